@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyRunning",
+    "CannotListen",
     "ConfigError",
     "Denied",
     "Forbidden",
@@ -28,6 +29,8 @@ __all__ = [
     "Unauthorized",
     "UnknownServer",
     "UnknownTool",
+    "UsageError",
+    "WorkerUnreachable",
 ]
 
 
@@ -106,6 +109,27 @@ class AlreadyRunning(OpenProgramMCPError):
 
     code = "already_running"
     status = 409
+
+
+class CannotListen(OpenProgramMCPError):
+    """The management API could not be served at the address asked for."""
+
+    code = "cannot_listen"
+    status = 500
+
+
+class WorkerUnreachable(OpenProgramMCPError):
+    """A worker is running, but it did not answer, or answered with something that is not ours."""
+
+    code = "worker_unreachable"
+    status = 502
+
+
+class UsageError(OpenProgramMCPError):
+    """The command line, or a request's own form, is not right; nothing was done."""
+
+    code = "usage"
+    status = 400
 
 
 class ServerExists(OpenProgramMCPError):
