@@ -1,10 +1,55 @@
-"""What every test shares: a state directory of its own, so that no test sees or touches the user's."""
+"""What every test shares: a state directory of its own, and the rule that with ``CI=true`` no test is skipped unseen.
+
+A skip whose reason is not in the list below means that something is missing which a fresh machine ought to have, so
+that a test which proves a promise did not run. On a developer's machine it stays a skip.
+"""
 
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+
+from tests import servers
+
+EXPECTED_SKIPS = (
+    r"^needs (Linux|macOS|Windows)\b",
+    r"^needs Python 3\.\d+",
+    r"^needs (root|not to be root)\b",
+)
+"""The reasons for which a test may be skipped anywhere: what the machine is, never what it lacks by accident."""
+
+
+def is_expected_skip(reason: str) -> bool:
+    """Whether a test may be skipped for this reason even with ``CI=true``."""
+    return any(re.search(pattern, reason) for pattern in EXPECTED_SKIPS)
+
+
+def _refuse_unexpected_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    if os.environ.get("CI") != "true" or not report.skipped or hasattr(report, "wasxfail"):
+        return
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
+    reason = reason.removeprefix("Skipped: ")
+    if not is_expected_skip(reason):
+        report.outcome = "failed"
+        report.longrepr = f"skipped, which CI=true does not expect: {reason}"
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    _refuse_unexpected_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    _refuse_unexpected_skip(report)
+    return report
 
 
 @pytest.fixture(autouse=True)
@@ -13,3 +58,12 @@ def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     path = tmp_path / "state"
     monkeypatch.setenv("OPENPROGRAM_MCP_STATE_DIR", str(path))
     return path
+
+
+@pytest.fixture(scope="session")
+def npm_servers() -> None:
+    """The servers of npm, installed. ``tests.servers.argv`` gives their command lines."""
+    try:
+        servers.install()
+    except servers.ServersUnavailable as error:
+        pytest.skip(f"npm's servers are not available: {error}")
