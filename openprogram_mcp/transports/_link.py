@@ -1,0 +1,155 @@
+"""A two-way stream of bytes as the dispatcher wants it: writing tries at once, and waits only when it must.
+
+Two kinds: a pair of pipe ends, read and written without a hop through a stream object, and any pair of Trio streams (in
+memory, or on Windows, where pipes cannot be polled).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Final, Protocol
+
+import trio
+
+__all__ = ["Link", "PipeLink", "StreamLink", "enlarge_pipe"]
+
+_READ_SIZE: Final = 64 * 1024
+_LARGE_READ_SIZE: Final = 1024 * 1024
+# So many reads in a row that found bytes at once, and the others get their turn.
+_READS_BETWEEN_CHECKPOINTS: Final = 8
+
+
+class Link(Protocol):
+    """What the dispatcher needs of a stream."""
+
+    async def receive(self) -> bytes:
+        """The next bytes; none at the end of the stream."""
+        ...
+
+    def try_send(self, data: memoryview) -> int:
+        """Send what can be sent at once and say how much that was.
+
+        Raises:
+            trio.BrokenResourceError: The other side is gone.
+        """
+        ...
+
+    async def send_some(self, data: memoryview, proceed: Callable[[], bool]) -> int:
+        """Wait until something can be sent, ask whether it still is to be, send it, and say how much that was.
+
+        Args:
+            data: What is to be sent.
+            proceed: Asked right before the first byte leaves, with no checkpoint in between; false sends nothing.
+
+        Raises:
+            trio.BrokenResourceError: The other side is gone.
+        """
+        ...
+
+
+class PipeLink:
+    """A link over two file descriptors that belong to somebody else, who closes them.
+
+    Args:
+        read_fd: The end to read from; made non-blocking.
+        write_fd: The end to write to; made non-blocking.
+    """
+
+    __slots__ = ("_read_fd", "_reads", "_size", "_write_fd")
+
+    def __init__(self, read_fd: int, write_fd: int) -> None:
+        os.set_blocking(read_fd, False)
+        os.set_blocking(write_fd, False)
+        self._read_fd = read_fd
+        self._write_fd = write_fd
+        self._size = _READ_SIZE
+        self._reads = 0
+
+    async def receive(self) -> bytes:
+        """See :class:`Link`."""
+        while True:
+            try:
+                chunk = os.read(self._read_fd, self._size)
+            except BlockingIOError:
+                self._reads = 0
+                try:
+                    await trio.lowlevel.wait_readable(self._read_fd)
+                except trio.ClosedResourceError:
+                    return b""
+                continue
+            except OSError:
+                # The pipe was closed under us, or its other side died: for a reader both are the end.
+                return b""
+            self._size = _LARGE_READ_SIZE if len(chunk) == self._size else _READ_SIZE
+            self._reads += 1
+            if self._reads >= _READS_BETWEEN_CHECKPOINTS:
+                self._reads = 0
+                await trio.lowlevel.checkpoint()
+            return chunk
+
+    def try_send(self, data: memoryview) -> int:
+        """See :class:`Link`."""
+        try:
+            return os.write(self._write_fd, data)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            raise trio.BrokenResourceError("the server closed its standard input") from error
+
+    async def send_some(self, data: memoryview, proceed: Callable[[], bool]) -> int:
+        """See :class:`Link`."""
+        while True:
+            try:
+                await trio.lowlevel.wait_writable(self._write_fd)
+            except trio.ClosedResourceError as error:
+                raise trio.BrokenResourceError("the pipe was closed") from error
+            if not proceed():
+                return 0
+            if sent := self.try_send(data):
+                return sent
+
+
+class StreamLink:
+    """A link over a pair of Trio streams that belong to somebody else, who closes them."""
+
+    __slots__ = ("_receive", "_send")
+
+    def __init__(self, receive: trio.abc.ReceiveStream, send: trio.abc.SendStream) -> None:
+        self._receive = receive
+        self._send = send
+
+    async def receive(self) -> bytes:
+        """See :class:`Link`."""
+        try:
+            return bytes(await self._receive.receive_some(_READ_SIZE))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+    def try_send(self, data: memoryview) -> int:
+        """Nothing: a stream cannot be asked without waiting."""
+        del data
+        return 0
+
+    async def send_some(self, data: memoryview, proceed: Callable[[], bool]) -> int:
+        """See :class:`Link`. The frame is sent whole."""
+        if not proceed():
+            return 0
+        try:
+            await self._send.send_all(data)
+        except trio.ClosedResourceError as error:
+            raise trio.BrokenResourceError("the stream was closed") from error
+        return len(data)
+
+
+def enlarge_pipe(fd: int, size: int = 1024 * 1024) -> None:
+    """Ask for a larger pipe buffer where the system has one, so that large results take fewer steps."""
+    if sys.platform == "linux":
+        import fcntl
+
+        try:
+            fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, size)
+        except OSError:
+            # Over the user's limit for pipes: the usual size works too.
+            return

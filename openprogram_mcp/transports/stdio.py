@@ -1,0 +1,389 @@
+"""The dispatcher of a stdio connection, written for Trio, under the SDK's ``ClientSession``.
+
+One task reads bytes, cuts and decodes them, and wakes the caller that an answer is for; that caller's own task does the
+rest. A request is written by its caller straight into the pipe when the pipe is idle (see ``_outbox``), so that a call
+alone costs one write and one wake. Progress callbacks run in the waiting caller's task, in order and never after its
+return. What the peer asks and tells is served by ``_inbound``.
+
+Owns no process and closes no pipe: see ``_process``. What bytes a peer may send is the business of ``wire``.
+
+MCP specification: basic/transports/stdio; basic/patterns/cancellation and progress; JSON-RPC 2.0.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, Final, cast
+
+import trio
+from attrs import define
+from mcp.shared.dispatcher import (
+    CallOptions,
+    Dispatcher,
+    OnNotify,
+    OnNotifyIntercept,
+    OnRequest,
+    ProgressFnT,
+    run_notify_intercept,
+)
+from mcp.shared.exceptions import MCPError
+from mcp.shared.transport_context import TransportContext
+from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, REQUEST_TIMEOUT
+
+from . import wire
+from ._inbound import Inbound, contained, serving_request
+from ._link import Link
+from ._outbox import Fate, FateState, Frame, Outbox
+from ._tracing import traced
+from .wire import Envelope, Noise, RequestId, Slot, as_request_id, correlation_key
+
+__all__ = ["ConnectionClosed", "Fate", "FateState", "RequestOptions", "StdioDispatcher", "serving_request"]
+
+logger = logging.getLogger(__name__)
+
+# Outcomes are compared by identity: a peer can send the same codes.
+_CLOSED: Final = object()
+_TIMED_OUT: Final = object()
+
+
+class ConnectionClosed(MCPError):
+    """The connection ended, by our doing or the peer's, before the answer came. No peer can send this."""
+
+    def __init__(self) -> None:
+        super().__init__(code=CONNECTION_CLOSED, message="Connection closed")
+
+
+class RequestOptions(CallOptions, total=False):
+    """The SDK's options of a request, and ours."""
+
+    fate: Fate
+    """Told how far the request has come, and which limit ran out."""
+
+    hard_timeout: float
+    """Seconds after which the request is given up whatever is heard of it; progress moves ``timeout`` only."""
+
+    wants_progress: bool
+    """Ask the peer for progress even where no ``on_progress`` hears it, so that it moves ``timeout``."""
+
+
+@define(eq=False)
+class _Caller:
+    """The task that waits for a request. It is woken at most once a park."""
+
+    _task: trio.lowlevel.Task | None = None
+
+    def wake(self) -> None:
+        if self._task is not None:
+            task, self._task = self._task, None
+            trio.lowlevel.reschedule(task)
+
+    async def park(self) -> None:
+        self._task = trio.lowlevel.current_task()
+        await trio.lowlevel.wait_task_rescheduled(self._abort)
+
+    def _abort(self, _raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        # Cleared here, so that an answer in the same step finds nobody to wake a second time.
+        self._task = None
+        return trio.lowlevel.Abort.SUCCEEDED
+
+
+class StdioDispatcher(Dispatcher[TransportContext]):
+    """JSON-RPC over a link of bytes, one message a line.
+
+    Single use: it runs once, and after its end every request fails with :class:`ConnectionClosed`.
+
+    Args:
+        link: The bytes.
+        max_frame_bytes: The longest line that is accepted; a longer one costs only its own message.
+        on_noise: Told each line that is no message.
+    """
+
+    def __init__(
+        self, link: Link, *, max_frame_bytes: int = 64 * 1024 * 1024, on_noise: Callable[[Noise], None] | None = None
+    ) -> None:
+        self._link = link
+        self._lines = wire.LineBuffer(max_frame_bytes)
+        self._on_noise = on_noise
+        self._outstanding = wire.Outstanding()
+        self._outbox = Outbox(link)
+        self._inbound = Inbound(self, self._post, TransportContext(kind="stdio", can_send_request=True))
+        self._timer = trio.CancelScope()
+        self._state = "new"
+        self._late = 0
+
+    @property
+    def closed(self) -> bool:
+        """Whether the connection has ended."""
+        return self._state == "closed"
+
+    @property
+    def in_flight(self) -> int:
+        """How many requests of ours wait for an answer."""
+        return len(self._outstanding)
+
+    @property
+    def dropped(self) -> int:
+        """How many messages found nobody: late and unknown answers, and notifications in a flood."""
+        return self._late + self._inbound.dropped
+
+    # What we ask and tell.
+
+    @trio.lowlevel.enable_ki_protection
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        """Send a request and wait for its result.
+
+        Args:
+            method: The method.
+            params: Its parameters; copied where something is added to them, never changed.
+            opts: See :class:`RequestOptions`. Limits are in seconds.
+
+        Raises:
+            MCPError: The peer answered with an error; or ``REQUEST_TIMEOUT``, when a limit ran out.
+            ConnectionClosed: The connection ended first.
+            RuntimeError: The dispatcher does not run yet.
+            ValueError: The given ``request_id`` is in use.
+        """
+        if self._state != "running":
+            if self._state == "closed":
+                raise ConnectionClosed
+            raise RuntimeError("StdioDispatcher.send_raw_request called before run()")
+        options = cast("RequestOptions", opts or {})
+        on_progress = options.get("on_progress")
+        wire_id = options.get("request_id")
+        if wire_id is None:
+            wire_id = self._outstanding.mint()
+        caller = _Caller()
+        slot = Slot(correlation_key(wire_id), caller.wake, progress=None if on_progress is None else [])
+        fate = options.get("fate") or Fate()
+        self._outstanding.add(slot)
+        try:
+            with traced(method, params, wire_id) as trace:
+                wants_progress = on_progress is not None or options.get("wants_progress", False)
+                meta = {**trace.meta, "progressToken": wire_id} if wants_progress else trace.meta
+                line = wire.encode_request(wire_id, method, _with_meta(params, meta) if meta else params)
+                frame = Frame(memoryview(line), fate)
+                self._arm(slot, frame, options.get("timeout"), options.get("hard_timeout"))
+                try:
+                    await self._send(frame, slot)
+                    while not slot.settled or slot.progress:
+                        if slot.progress and on_progress is not None:
+                            heard, slot.progress = slot.progress, []
+                            for progress in heard:
+                                await _call_back(on_progress, *progress)
+                        else:
+                            await caller.park()
+                finally:
+                    if not slot.settled or slot.outcome is _TIMED_OUT:
+                        self._abandon(frame, wire_id, options.get("cancel_on_abandon", True))
+                trace.outcome(slot.outcome)
+        finally:
+            self._outstanding.remove(slot)
+        return self._result(method, slot, fate)
+
+    def _result(self, method: str, slot: Slot, fate: Fate) -> dict[str, Any]:
+        outcome = slot.outcome
+        if outcome is _CLOSED:
+            raise ConnectionClosed
+        if outcome is _TIMED_OUT:
+            fate.expired = slot.expired
+            raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
+        fate.state = FateState.ANSWERED
+        if isinstance(outcome, MCPError):
+            raise outcome
+        return cast("dict[str, Any]", outcome)
+
+    async def _send(self, frame: Frame, slot: Slot) -> None:
+        # Past this point the request counts as issued, unless it can still be taken out of the outbox.
+        await trio.lowlevel.checkpoint_if_cancelled()
+        while self._outbox.full and not slot.settled:
+            await self._outbox.wait_for_room()
+        if not slot.settled:
+            self._outbox.post(frame)
+
+    def _abandon(self, frame: Frame, wire_id: RequestId, tell: bool) -> None:
+        """Nobody waits any more: take the request out of the outbox if it still stands there, else tell the peer."""
+        frame.withdrawn = True
+        if tell and frame.fate is not None and frame.fate.state is FateState.WRITTEN and self._state == "running":
+            self._post(wire.encode_notification("notifications/cancelled", {"requestId": wire_id}))
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        """Send a notification, without waiting. After the end of the connection it is dropped."""
+        del opts
+        if self._state != "closed":
+            self._post(wire.encode_notification(method, params))
+
+    def _post(self, line: bytes) -> None:
+        self._outbox.post(Frame(memoryview(line)))
+
+    # Limits: one task for all requests, so that a limit costs a request next to nothing.
+
+    def _arm(self, slot: Slot, frame: Frame, timeout: float | None, hard_timeout: float | None) -> None:
+        frame.on_lost = lambda: self._lose(slot)
+        if timeout is None and hard_timeout is None:
+            return
+        now = trio.current_time()
+        slot.idle = timeout
+        slot.hard_deadline = math.inf if hard_timeout is None else now + hard_timeout
+        slot.deadline = min(slot.hard_deadline, math.inf if timeout is None else now + timeout)
+        # The server's time begins when it has the request.
+        frame.on_written = lambda: slot.restart(trio.current_time())
+        if slot.deadline < self._timer.deadline:
+            self._timer.deadline = slot.deadline
+
+    @staticmethod
+    def _lose(slot: Slot) -> None:
+        slot.settle(_CLOSED)
+
+    async def _expire(self) -> None:
+        while True:
+            with self._timer:
+                await trio.sleep_forever()
+            now = trio.current_time()
+            for slot in self._outstanding:
+                if slot.deadline <= now and slot.settle(_TIMED_OUT):
+                    slot.expired = "hard" if slot.hard_deadline <= now else "idle"
+            self._outbox.wake_waiting()
+            earliest = min((slot.deadline for slot in self._outstanding if not slot.settled), default=math.inf)
+            self._timer = trio.CancelScope(deadline=earliest)
+
+    # What we hear.
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: Any = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Serve the connection until the peer closes it or the caller cancels this.
+
+        ``task_status.started()`` is called when requests can be sent.
+        """
+        if self._state != "new":
+            raise RuntimeError("a StdioDispatcher runs once")
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._outbox.run)
+                nursery.start_soon(self._expire)
+                nursery.start_soon(self._inbound.deliver, on_notify)
+                self._state = "running"
+                task_status.started()
+
+                def take(message: Envelope) -> None:
+                    self._take(message, nursery, on_request, on_notify_intercept)
+
+                while chunk := await self._link.receive():
+                    for line in self._lines.feed(chunk):
+                        self._take_line(line, take)
+                for line in self._lines.finish():
+                    self._take_line(line, take)
+                # The callers are woken before the handlers are cancelled, and below for every other way out.
+                self._close()
+                nursery.cancel_scope.cancel()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        """Wake everybody who waits. Synchronous, since it may run in a cancelled scope; idempotent."""
+        self._state = "closed"
+        self._outstanding.settle_all(_CLOSED)
+        self._outbox.wake_waiting()
+
+    def _take_line(self, line: bytes | bytearray | Noise, take: Callable[[Envelope], None]) -> None:
+        message = line if isinstance(line, Noise) else wire.decode(line)
+        try:
+            if isinstance(message, Envelope):
+                take(message)
+            elif isinstance(message, Noise):
+                self._take_noise(message)
+            else:
+                for item in message or ():
+                    take(item)
+        except Exception:  # a message that trips us must cost itself, never the connection
+            logger.exception("a message could not be handled")
+
+    def _take(
+        self,
+        message: Envelope,
+        nursery: trio.Nursery,
+        on_request: OnRequest,
+        on_notify_intercept: OnNotifyIntercept | None,
+    ) -> None:
+        method = message.method
+        if not isinstance(method, str):
+            self._take_answer(message)
+            return
+        params = message.params if isinstance(message.params, dict) else None
+        request_id = as_request_id(message.id)
+        if request_id is not None:
+            self._inbound.take_request(nursery, on_request, request_id, method, params)
+            return
+        if method == "notifications/progress":
+            self._take_progress(params or {})
+        elif method == "notifications/cancelled":
+            self._inbound.cancel((params or {}).get("requestId"))
+        if not run_notify_intercept(on_notify_intercept, method, params):
+            self._inbound.take_notification(method, params)
+
+    def _take_answer(self, message: Envelope) -> None:
+        slot = self._outstanding.find(message.id)
+        if slot is None and message.id is None and message.error:
+            # An error that could not say what it is about: with one request on its way it can only be that one.
+            slot = self._outstanding.only()
+        if slot is None or not slot.settle(_outcome(message)):
+            self._late += 1
+
+    def _take_progress(self, params: Mapping[str, Any]) -> None:
+        slot = self._outstanding.find(params.get("progressToken"))
+        progress, total, message = params.get("progress"), params.get("total"), params.get("message")
+        if slot is None or not _is_number(progress):
+            return
+        slot.heard(
+            float(cast("float", progress)),
+            float(cast("float", total)) if _is_number(total) else None,
+            message if isinstance(message, str) else None,
+            trio.current_time(),
+        )
+
+    def _take_noise(self, noise: Noise) -> None:
+        if self._on_noise is not None:
+            self._on_noise(noise)
+        slot = self._outstanding.find(noise.id)
+        if slot is not None:
+            slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
+
+
+def _with_meta(params: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> dict[str, Any]:
+    params = params or {}
+    return {**params, "_meta": {**(params.get("_meta") or {}), **meta}}
+
+
+def _outcome(message: Envelope) -> dict[str, Any] | MCPError:
+    """What an answer means; what is none by the rules of JSON-RPC fails its request alone."""
+    error = None if message.error is wire.UNSET else message.error
+    result = None if message.result is wire.UNSET else message.result
+    if error is None and isinstance(result, dict):
+        return result
+    if result is None and isinstance(error, dict):
+        code, text = error.get("code"), error.get("message")
+        return MCPError(
+            code=code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR,
+            message=text if isinstance(text, str) else "",
+            data=error.get("data"),
+        )
+    return MCPError(code=INTERNAL_ERROR, message="the server's answer is neither a result nor an error")
+
+
+@trio.lowlevel.disable_ki_protection
+async def _call_back(on_progress: ProgressFnT, progress: float, total: float | None, message: str | None) -> None:
+    # The caller's own code: Ctrl-C may fall into it.
+    await contained(on_progress, progress, total, message)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
