@@ -73,14 +73,15 @@ def installers() -> list[list[str | Path]]:
     return found
 
 
-def install(level: str) -> bool:
-    """Install the project, editable, with what the level needs."""
+def install(level: str, lock: int) -> bool:
+    """Install the project, editable, with what the level needs; the installer holds the lock should we be killed."""
     commands = installers()
     if not commands:
         say("Neither pip nor uv was found. Debian and Ubuntu: apt install python3-pip. Others: python3 -m ensurepip.")
         return False
     for command in commands:
-        if subprocess.run([*command, "--editable", f".{LEVELS[level]}"], cwd=ROOT, check=False).returncode == 0:
+        argv = [*command, "--editable", f".{LEVELS[level]}"]
+        if subprocess.run(argv, cwd=ROOT, pass_fds=(lock,) if os.name != "nt" else (), check=False).returncode == 0:
             return True
         if command is not commands[-1]:
             say(f"{Path(command[0]).name} could not install it; trying pip.")
@@ -100,7 +101,7 @@ def main(level: str) -> int:
         if not stamp.exists() or stamp.read_text() != wanted:
             say(f"Installing openprogram-mcp{LEVELS[level]} and what it needs; the first time takes about a minute.")
             started = time.monotonic()
-            if not install(level):
+            if not install(level, project.fileno()):
                 return 1
             say(f"Installed in {time.monotonic() - started:.0f} s.")
             UNFINISHED.unlink(missing_ok=True)
