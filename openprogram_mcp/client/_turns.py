@@ -1,0 +1,148 @@
+"""The request queue of one server: whose turn it is, and on which connection.
+
+No I/O and no clock: turns are decided synchronously, at the moments when something changes. A turn is granted when there is
+a connection, fewer than the allowed number of calls run, and nothing that must run alone is in the way; first come, first
+served, so that a call that must run alone is not overtaken for ever. The call itself runs in its caller's task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+import outcome
+import trio
+from attrs import define
+
+__all__ = ["Turns"]
+
+ConnectionT = TypeVar("ConnectionT")
+
+
+@define(eq=False)
+class _Waiter:
+    alone: bool
+    task: trio.lowlevel.Task
+
+
+class Turns(Generic[ConnectionT]):
+    """Turns on the connections of one server, one connection at a time.
+
+    Args:
+        limit: How many calls may run at once.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self._connection: ConnectionT | None = None
+        self._running = 0
+        self._alone = False
+        self._waiting: dict[int, _Waiter] = {}
+        self._refusal: Callable[[], BaseException] | None = None
+        self._idle = trio.lowlevel.ParkingLot()
+
+    @property
+    def running(self) -> int:
+        """How many calls hold a turn."""
+        return self._running
+
+    @property
+    def waiting(self) -> int:
+        """How many calls wait for one."""
+        return len(self._waiting)
+
+    def offer(self, connection: ConnectionT) -> None:
+        """Calls go to this connection from now on. Whoever waits is served, in order."""
+        self._connection = connection
+        self._refusal = None
+        self._grant()
+
+    def hold(self) -> None:
+        """There is no connection, but one is on its way: calls wait."""
+        self._connection = None
+        self._refusal = None
+
+    def refuse(self, why: Callable[[], BaseException]) -> None:
+        """There is no connection, and none on its way: whoever waits, and whoever comes, is told why.
+
+        Args:
+            why: Makes the exception, one for each caller.
+        """
+        self._connection = None
+        self._refusal = why
+        waiting, self._waiting = self._waiting, {}
+        for waiter in waiting.values():
+            trio.lowlevel.reschedule(waiter.task, outcome.Error(why()))
+
+    def acquire_nowait(self, *, alone: bool) -> ConnectionT | None:
+        """A turn, if one can be had at once and nobody waits before us; no checkpoint, which the hot path cannot afford.
+
+        Raises:
+            BaseException: What :meth:`refuse` was given.
+        """
+        if self._refusal is not None:
+            raise self._refusal()
+        if self._waiting or not self._may_run(alone):
+            return None
+        self._running += 1
+        self._alone = alone
+        return self._connection
+
+    @trio.lowlevel.enable_ki_protection
+    async def acquire(self, *, alone: bool, ticket: int) -> ConnectionT:
+        """Wait for a turn. To limit the wait, put a scope around it.
+
+        Args:
+            alone: Nothing else may run meanwhile.
+            ticket: The place in the queue; a call that comes back keeps its old one.
+
+        Raises:
+            BaseException: What :meth:`refuse` was given.
+        """
+        connection = self.acquire_nowait(alone=alone)
+        if connection is not None:
+            return connection
+        waiting = self._waiting
+        last = next(reversed(waiting)) if waiting else -1
+        waiting[ticket] = _Waiter(alone, trio.lowlevel.current_task())
+        if ticket < last:
+            self._waiting = dict(sorted(waiting.items()))
+
+        def abort(_raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+            # Withdrawn: the place is free at once, and those behind it may have waited for this one only.
+            self._waiting.pop(ticket, None)
+            self._grant()
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        granted: ConnectionT = await trio.lowlevel.wait_task_rescheduled(abort)
+        return granted
+
+    def release(self) -> None:
+        """Give a turn back."""
+        self._running -= 1
+        if not self._running:
+            self._alone = False
+            self._idle.unpark_all()
+        if self._waiting:
+            self._grant()
+
+    async def idle(self) -> None:
+        """Wait until no call holds a turn."""
+        while self._running:
+            await self._idle.park()
+
+    def _may_run(self, alone: bool) -> bool:
+        if self._connection is None or self._alone or self._running >= self.limit:
+            return False
+        return not (alone and self._running)
+
+    def _grant(self) -> None:
+        while self._waiting:
+            ticket = next(iter(self._waiting))
+            waiter = self._waiting[ticket]
+            if not self._may_run(waiter.alone):
+                return
+            del self._waiting[ticket]
+            self._running += 1
+            self._alone = waiter.alone
+            trio.lowlevel.reschedule(waiter.task, outcome.Value(self._connection))

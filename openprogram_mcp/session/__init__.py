@@ -1,0 +1,338 @@
+"""One protocol session over a Dispatcher: the era is negotiated, tools are listed and called, changes are listened for.
+
+The SDK's ``ClientSession`` owns the typed layer: capabilities, stamps of an era, what the server asks of us, and
+listening. Ours is what it lacks: negotiation that costs an old server little and never locks up a slow one (see
+``_negotiation``), every page of a list with an end to it, and calls whose results stay as the server sent them, so that
+one odd block or tool costs only itself.
+
+MCP specification: server/tools, basic/patterns/mrtr (input required), server/utilities/pagination.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, Final, Literal, cast
+
+import mcp_types as types
+import trio
+from attrs import define, field, frozen
+from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
+from mcp.client.subscriptions import listen
+from mcp.shared.dispatcher import Dispatcher
+from mcp.shared.exceptions import MCPError
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    HEADER_MISMATCH,
+    INVALID_PARAMS,
+    LOG_LEVEL_META_KEY,
+    PROTOCOL_VERSION_META_KEY,
+)
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import TypeAdapter, ValidationError
+
+from ..transports.stdio import RequestOptions
+from ._negotiation import CLIENT_INFO, ClosedWhileProbing, Era, negotiate
+
+__all__ = ["ClosedWhileProbing", "Era", "ListKind", "Page", "Session", "SessionHooks", "open_session"]
+
+logger = logging.getLogger(__name__)
+
+ListKind = Literal["tools", "resources", "prompts"]
+
+_MAX_PAGES: Final = 1000
+_MAX_EMPTY_PAGES: Final = 10
+_MAX_ITEMS: Final = 100_000
+_MAX_INPUT_ROUNDS: Final = 10
+_STATE_ONLY_WAIT_SECONDS: Final = (0.05, 0.1, 0.2, 0.25)
+_LIST_METHODS: Final[Mapping[ListKind, str]] = {
+    "tools": "tools/list",
+    "resources": "resources/list",
+    "prompts": "prompts/list",
+}
+_LOG_LEVEL: Final = "info"
+
+_InputRequired: Final = TypeAdapter(types.InputRequiredResult)
+
+
+async def _nobody(*_args: object) -> None:
+    return
+
+
+@frozen(kw_only=True)
+class SessionHooks:
+    """What a session tells its owner. Each is awaited in the order in which the server spoke.
+
+    Args:
+        on_log: A log message: its level, its logger and its text.
+        on_list_changed: A list has changed.
+        on_resource_updated: A resource has changed: its URI.
+    """
+
+    on_log: Callable[[str, str | None, str], Awaitable[None]] = _nobody
+    on_list_changed: Callable[[ListKind], Awaitable[None]] = _nobody
+    on_resource_updated: Callable[[str], Awaitable[None]] = _nobody
+
+
+@frozen
+class Page:
+    """A whole list, all its pages together, and what was wrong with them."""
+
+    items: list[Any]
+    warnings: tuple[str, ...] = ()
+
+
+@define(eq=False)
+class Session:
+    """A session that was negotiated. Made by :func:`open_session`."""
+
+    _client: ClientSession
+    _dispatcher: Dispatcher[Any]
+    _meta: Mapping[str, Any] = field(factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def protocol_version(self) -> str:
+        """The negotiated revision."""
+        return self._client.protocol_version or ""
+
+    @property
+    def era(self) -> Era:
+        """Which of the two ways of speaking was negotiated."""
+        return "2026-07-28" if self.protocol_version in MODERN_PROTOCOL_VERSIONS else "legacy"
+
+    @property
+    def server_info(self) -> dict[str, Any] | None:
+        """The server's name and version as it gave them."""
+        info = self._client.server_info
+        return None if info is None else {"name": info.name, "version": info.version}
+
+    @property
+    def instructions(self) -> str | None:
+        """What the server says about its use."""
+        return self._client.instructions
+
+    def offers(self, kind: ListKind) -> bool:
+        """Whether the server advertises a list. What it does not advertise is not asked for."""
+        capabilities = self._client.server_capabilities
+        return capabilities is not None and getattr(capabilities, kind) is not None
+
+    async def list_all(self, kind: ListKind) -> Page:
+        """Every page of a list.
+
+        Ends, with a warning, at a cursor that came before, and at limits that no honest server meets.
+
+        Raises:
+            MCPError: The server refused, or the connection ended.
+        """
+        items: list[Any] = []
+        warnings: list[str] = []
+        cursors: set[str] = set()
+        cursor: str | None = None
+        empty = 0
+        for _ in range(_MAX_PAGES):
+            params = {} if cursor is None else {"cursor": cursor}
+            raw = await self._request(_LIST_METHODS[kind], params)
+            found = raw.get(kind)
+            if not isinstance(found, list):
+                warnings.append(f"a page of {_LIST_METHODS[kind]} had no list of {kind}")
+                break
+            items.extend(found)
+            empty = 0 if found else empty + 1
+            cursor = raw.get("nextCursor")
+            if not isinstance(cursor, str):
+                break
+            if cursor in cursors or empty >= _MAX_EMPTY_PAGES or len(items) >= _MAX_ITEMS:
+                warnings.append(f"{_LIST_METHODS[kind]} does not come to an end; what came so far is used")
+                break
+            cursors.add(cursor)
+        else:
+            warnings.append(f"{_LIST_METHODS[kind]} has more than {_MAX_PAGES} pages; the rest was left out")
+        return Page(items, tuple(warnings))
+
+    async def call_tool(
+        self,
+        name: str,
+        arguments: Mapping[str, Any],
+        options: RequestOptions,
+        *,
+        relist: Callable[[], Awaitable[None]] | None = None,
+    ) -> dict[str, Any]:
+        """Call a tool and give its result as the server sent it.
+
+        Rounds in which the server asks for input are played here, each as a new request.
+
+        Args:
+            name: The tool's own name.
+            arguments: As the model gave them; nothing is added.
+            options: Limits and callbacks of each request.
+            relist: Reads the tools anew; called once when the server says that it was called by an outdated schema.
+
+        Raises:
+            MCPError: The server answered with an error, or a limit ran out.
+            ConnectionClosed: The connection ended first.
+        """
+        params: dict[str, Any] = {"name": name, "arguments": arguments}
+        try:
+            raw = await self._request("tools/call", params, options)
+        except MCPError as error:
+            if error.code != HEADER_MISMATCH or self.era == "legacy" or relist is None:
+                raise
+            await relist()
+            raw = await self._request("tools/call", params, options)
+        if raw.get("resultType") == "input_required" and self.era != "legacy":
+            return await self._play_input_rounds("tools/call", params, options, raw)
+        return raw
+
+    async def _play_input_rounds(
+        self, method: str, params: Mapping[str, Any], options: RequestOptions, raw: dict[str, Any]
+    ) -> dict[str, Any]:
+        waits = 0
+        for _ in range(_MAX_INPUT_ROUNDS):
+            try:
+                asked = _InputRequired.validate_python(raw, by_name=False)
+            except ValidationError:
+                raise MCPError(INVALID_PARAMS, "the server asked for input in a form that cannot be read") from None
+            again = dict(params)
+            if asked.input_requests:
+                again["inputResponses"] = await self._answers(asked.input_requests)
+            elif asked.request_state is None:
+                raise MCPError(INVALID_PARAMS, "the server asked for input but named none")
+            else:
+                await trio.sleep(_STATE_ONLY_WAIT_SECONDS[min(waits, 3)])
+                waits += 1
+            if asked.request_state is not None:
+                again["requestState"] = asked.request_state
+            raw = await self._request(method, again, options)
+            if raw.get("resultType") != "input_required":
+                return raw
+        raise MCPError(INVALID_PARAMS, f"the server asked for input more than {_MAX_INPUT_ROUNDS} times")
+
+    async def _answers(self, requests: Mapping[str, Any]) -> dict[str, Any]:
+        answers: dict[str, Any] = {}
+        refused: list[types.ErrorData] = []
+
+        async def ask(key: str, request: Any) -> None:
+            context = ClientRequestContext(session=self._client, request_id=key)
+            answer = await self._client.dispatch_input_request(context, request)
+            if isinstance(answer, types.ErrorData):
+                refused.append(answer)
+                nursery.cancel_scope.cancel()
+            else:
+                answers[key] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+        async with trio.open_nursery() as nursery:
+            for key, request in requests.items():
+                nursery.start_soon(ask, key, request)
+        if refused:
+            raise MCPError.from_error_data(refused[0])
+        return answers
+
+    async def _request(
+        self, method: str, params: Mapping[str, Any], options: RequestOptions | None = None
+    ) -> dict[str, Any]:
+        if self._meta:
+            params = {**params, "_meta": {**(params.get("_meta") or {}), **self._meta}}
+        return await self._dispatcher.send_raw_request(method, params, options)
+
+    async def ping(self) -> None:
+        """Ask whether the server lives, where its era knows ``ping``."""
+        if self.era == "legacy":
+            await self._dispatcher.send_raw_request("ping", None, None)
+
+    async def listen(self, changed: Callable[[ListKind], Awaitable[None]]) -> None:
+        """Listen for changes, where the server's era wants to be asked for them, until the stream ends."""
+        if self.era == "legacy":
+            return
+        tools, resources, prompts = (self._tells(kind) for kind in _LIST_METHODS)
+        if not (tools or resources or prompts):
+            return
+        kinds: dict[str, ListKind] = {f"{kind.title()}ListChanged": kind for kind in _LIST_METHODS}
+        async with listen(
+            self._client, tools_list_changed=tools, resources_list_changed=resources, prompts_list_changed=prompts
+        ) as events:
+            async for event in events:
+                kind = kinds.get(type(event).__name__)
+                if kind is not None:
+                    await changed(kind)
+
+    def _tells(self, kind: ListKind) -> bool:
+        capability = getattr(self._client.server_capabilities, kind, None)
+        return bool(getattr(capability, "list_changed", False))
+
+
+@asynccontextmanager
+async def open_session(
+    dispatcher: Dispatcher[Any],
+    *,
+    server: str,
+    era: Literal["auto", "legacy", "2026-07-28"] = "auto",
+    known_era: Era | None = None,
+    hooks: SessionHooks | None = None,
+) -> AsyncIterator[Session]:
+    """A negotiated session over a dispatcher that does not run yet; it runs in here.
+
+    The caller bounds it: nothing in here has a limit of its own but the probe.
+
+    Args:
+        dispatcher: The connection.
+        server: The server's name, for errors.
+        era: What the configuration says; ``auto`` finds out.
+        known_era: What was found out before; no probe then.
+        hooks: Who is told what the server says.
+
+    Raises:
+        ServerFailed: In phase ``initialize``: the server refused, or speaks no revision of ours.
+        ClosedWhileProbing: Try again with ``legacy``.
+        ConnectionClosed: The connection ended.
+    """
+    hooks = hooks or SessionHooks()
+
+    async def on_log(params: types.LoggingMessageNotificationParams) -> None:
+        text = params.data if isinstance(params.data, str) else _json_text(params.data)
+        await hooks.on_log(params.level, params.logger, text)
+
+    async def on_message(message: IncomingMessage) -> None:
+        match message:
+            case types.ToolListChangedNotification():
+                await hooks.on_list_changed("tools")
+            case types.ResourceListChangedNotification():
+                await hooks.on_list_changed("resources")
+            case types.PromptListChangedNotification():
+                await hooks.on_list_changed("prompts")
+            case types.ResourceUpdatedNotification(params=params):
+                await hooks.on_resource_updated(params.uri)
+            case _:
+                pass
+
+    client = ClientSession(
+        dispatcher=dispatcher,
+        client_info=CLIENT_INFO,
+        logging_callback=on_log,
+        message_handler=on_message,
+        log_level=cast("Any", _LOG_LEVEL),
+    )
+    async with client:
+        warnings = await negotiate(client, dispatcher, server, era, known_era)
+        yield Session(client, dispatcher, _modern_meta(client), tuple(warnings))
+
+
+def _json_text(value: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def _modern_meta(client: ClientSession) -> dict[str, Any]:
+    """What every request of the modern era carries; nothing in the legacy era."""
+    version = client.protocol_version
+    if version not in MODERN_PROTOCOL_VERSIONS:
+        return {}
+    return {
+        PROTOCOL_VERSION_META_KEY: version,
+        CLIENT_INFO_META_KEY: CLIENT_INFO.model_dump(by_alias=True, mode="json", exclude_none=True),
+        CLIENT_CAPABILITIES_META_KEY: {},
+        LOG_LEVEL_META_KEY: _LOG_LEVEL,
+    }
