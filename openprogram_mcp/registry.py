@@ -208,9 +208,9 @@ class ToolRegistry:
     ) -> F | Callable[[F], F]:
         """Let a function of the host's join as a tool: ``@registry.function``.
 
-        Its schema is made from its type hints, its description from its docstring. It may be a coroutine function of Trio's;
-        a plain one runs in a worker thread. What it returns becomes the result: a text as it is, an `AgentToolResult` as it is,
-        anything else as JSON. What it raises becomes an error result.
+        Its schema is made from its type hints, its description from its docstring. It may be a coroutine function of
+        Trio's; a plain one runs in a worker thread. What it returns becomes the result: a text as it is, an
+        `AgentToolResult` as it is, anything else as JSON. What it raises becomes an error result.
 
         Args:
             function: The function.
@@ -230,7 +230,8 @@ class ToolRegistry:
         return join if function is None else join(function)
 
     def _publish(self, *, changed: bool) -> None:
-        # Built anew and put in place in one assignment: whoever holds the old snapshot keeps a true picture of its moment.
+        # Built anew and put in place in one assignment: whoever holds the old snapshot keeps a true picture of its
+        # moment.
         version = self._snapshot.version + 1 if changed else self._snapshot.version
         self._snapshot = RegistrySnapshot(version, MappingProxyType({**self._local, **self._remote}))
 

@@ -1,7 +1,8 @@
 """MCP's wire types on one side, an agent's tools on the other.
 
-Owns: the names a model sees, schemas, the content of results, and the shapes that model APIs take. Pure: it works on plain
-JSON values, does no I/O, and never imports the SDK. Does not own: calls, connections, and which tools are offered.
+Owns: the names a model sees, schemas, the content of results, and the shapes that model APIs take. Pure: it works on
+plain JSON values, does no I/O, and never imports the SDK. Does not own: calls, connections, and which tools are
+offered.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from ._arguments import check_arguments
 from ._content import MAX_CHARS, AgentToolResult, convert_call_result, error_result, protocol_error_result
 from ._export import anthropic_tool, openai_tool
-from ._model import model_schema
+from ._model import ModelSchema, model_schema, model_view
 from ._names import MAX_NAME, NameStyle, assign_names, namespace_tool_name
 from ._schema import InvalidSchema, normalize_input_schema
 from ._tools import AgentTool, Invoke, OnUpdate, RemoteTool, mount_tool, parse_tools
@@ -21,6 +22,7 @@ __all__ = [
     "AgentToolResult",
     "InvalidSchema",
     "Invoke",
+    "ModelSchema",
     "NameStyle",
     "OnUpdate",
     "RemoteTool",
@@ -30,6 +32,7 @@ __all__ = [
     "convert_call_result",
     "error_result",
     "model_schema",
+    "model_view",
     "mount_tool",
     "namespace_tool_name",
     "normalize_input_schema",

@@ -1,8 +1,8 @@
 """What a tool answered, in the form that a model reads.
 
 Owns: `AgentToolResult`, the conversion of each kind of content block, and the budget over all of a result. Works on raw
-JSON; it does no I/O, so that what is left out is described, never saved somewhere. Does not own: the call itself, and what is
-an error of the connection rather than of the tool.
+JSON; it does no I/O, so that what is left out is described, never saved somewhere. Does not own: the call itself, and
+what is an error of the connection rather than of the tool.
 """
 
 from __future__ import annotations
@@ -46,9 +46,10 @@ class AgentToolResult:
     """What a tool answered.
 
     Args:
-        content: Blocks ``{"type": "text", "text": …}`` and ``{"type": "image", "data": base64, "mimeType": …}``, no others.
-        details: For programs: ``is_error``, ``mcp_server``, ``mcp_tool``, ``structured`` (the server's structured content
-            or ``None``), and where it applies ``meta``, ``truncated``, ``structured_omitted``.
+        content: Blocks ``{"type": "text", "text": …}`` and ``{"type": "image", "data": base64, "mimeType": …}``, no
+            others.
+        details: For programs: ``is_error``, ``mcp_server``, ``mcp_tool``, ``structured`` (the server's structured
+            content or ``None``), and where it applies ``meta``, ``truncated``, ``structured_omitted``.
     """
 
     content: tuple[Block, ...]
@@ -176,7 +177,8 @@ def _plain(result: Any) -> Mapping[str, Any] | None:
 def _convert(result: Mapping[str, Any], server: str, tool: str, max_chars: int) -> AgentToolResult:
     kind = result.get("resultType")
     if kind is not None and kind != "complete":
-        # Specification 2026-07-28, basic/index: an unknown value makes the result invalid; none is the same as complete.
+        # Specification 2026-07-28, basic/index: an unknown value makes the result invalid; none is the same as
+        # complete.
         what = "asks for input that was not given" if kind == "input_required" else "is of an unknown kind"
         message = f"The server's answer {what} (resultType {_short(to_json(kind), 80)}); it is not shown."
         return error_result(message, server=server, tool=tool)
@@ -188,9 +190,9 @@ def _convert(result: Mapping[str, Any], server: str, tool: str, max_chars: int) 
     if "structuredContent" in result:
         structured = result["structuredContent"]
         structured_text = to_json(structured)
-    if not any(block["type"] != "text" or not block["text"].isspace() for block in blocks):
-        if structured_text is not None and not (is_error and structured is None):
-            blocks = [_text(structured_text)]
+    usable = any(block["type"] != "text" or not block["text"].isspace() for block in blocks)
+    if not usable and structured_text is not None and not (is_error and structured is None):
+        blocks = [_text(structured_text)]
     if is_error and not any(block["type"] == "text" and not block["text"].isspace() for block in blocks):
         blocks.insert(0, _text(_NO_MESSAGE))
 
@@ -205,7 +207,7 @@ def _convert(result: Mapping[str, Any], server: str, tool: str, max_chars: int) 
     if structured_text is not None and not _fits(blocks, structured, structured_text, max_chars):
         details["structured"] = None
         details["structured_omitted"] = (
-            f"structured content of {len(structured_text):,} characters left out: the limit of a result is {max_chars:,}"
+            f"structured content of {len(structured_text):,} characters left out: a result has at most {max_chars:,}"
         )
     blocks, truncated = _within(blocks, max_chars)
     details.update(truncated)
@@ -333,7 +335,7 @@ def _joined(blocks: list[Block]) -> list[Block]:
 def _fits(blocks: list[Block], structured: Any, structured_text: str, max_chars: int) -> bool:
     """Whether the structured content has room beside the texts. It costs nothing where it is what the text says."""
     size = len(structured_text)
-    shown = sum(len(block["text"]) for block in blocks if block["type"] == "text")
+    shown = _length(blocks)
     if size + shown <= max_chars:
         return True
     if size > max_chars or shown > max_chars:
@@ -349,7 +351,7 @@ def _fits(blocks: list[Block], structured: Any, structured_text: str, max_chars:
 
 def _within(blocks: list[Block], limit: int) -> tuple[list[Block], dict[str, Any]]:
     """The blocks within the limit of characters: what stands in the middle of all texts together goes, images stay."""
-    total = sum(len(block["text"]) for block in blocks if block["type"] == "text")
+    total = _length(blocks)
     if total <= limit:
         return blocks, {}
     note = f"\n[… {total:,} characters in all; the middle is left out, since the limit is {limit:,} …]\n"
@@ -373,5 +375,11 @@ def _within(blocks: list[Block], limit: int) -> tuple[list[Block], dict[str, Any
             piece += text[max(0, tail - start) :]
         if piece:
             kept.append(_text(piece))
-        start = end
+        start = end + 1  # the line break between texts
     return kept, {"truncated": {"total_chars": total, "max_chars": limit}}
+
+
+def _length(blocks: list[Block]) -> int:
+    """How many characters all texts have together, with the line breaks that `AgentToolResult.text` puts between them."""
+    sizes = [len(block["text"]) for block in blocks if block["type"] == "text"]
+    return sum(sizes) + max(0, len(sizes) - 1)

@@ -1,7 +1,7 @@
 """Images from tools: what they really are, and whether a model API takes them.
 
-Owns: the check that keeps a false label or a broken image out of a conversation, where it would make every later request
-fail. It reads headers only: nothing is decoded beyond base64.
+Owns: the check that keeps a false label or a broken image out of a conversation, where it would make every later
+request fail. It reads headers only: nothing is decoded beyond base64.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from attrs import frozen
 __all__ = ["MAX_IMAGE_BYTES", "Image", "Refused", "decoded_size", "read_image"]
 
 MAX_IMAGE_BYTES: Final = 5 * 1024 * 1024 * 3 // 4
-"""The largest image that is passed on, decoded: 5 MiB as base64, which is what the strictest of the model APIs takes."""
+"""The largest image that is passed on, decoded: 5 MiB as base64, as the strictest of the model APIs counts."""
 
 MAX_IMAGE_PIXELS: Final = 8000
 """The longest side that the strictest of the model APIs takes."""
@@ -53,8 +53,8 @@ def read_image(data: object, mime_type: object) -> Image | Refused:
     """Look at an image block's data and label.
 
     Args:
-        data: What stands in ``data``: base64, perhaps with line breaks, in the URL-safe alphabet, without padding, or after a
-            ``data:`` prefix, all of which is put right.
+        data: What stands in ``data``: base64, perhaps with line breaks, in the URL-safe alphabet, without padding, or
+            after a ``data:`` prefix, all of which is put right.
         mime_type: What the server says it is, which is not believed.
     """
     label = mime_type.strip().lower() if isinstance(mime_type, str) and mime_type.strip() else "unknown type"

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-__all__ = ["clean_text", "to_json"]
+__all__ = ["clean_text", "to_json", "written_json"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -17,14 +17,20 @@ def to_json(value: Any) -> str:
 
     What JSON does not have (an object of Python's, from a careless caller) is written as its ``str``.
     """
+    return written_json(value)[0]
+
+
+def written_json(value: Any) -> tuple[str, bool]:
+    """The value as compact JSON, and whether that says exactly what the value says."""
     try:
-        return _encode(value).decode()
+        return _encode(value).decode(), True
     except (TypeError, ValueError, OverflowError, msgspec.MsgspecError, RecursionError):
-        # Integers over 64 bits and lone surrogates are JSON, but not for msgspec.
+        # Lone surrogates are JSON, but not for msgspec.
         try:
-            return clean_text(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str, skipkeys=True))
+            text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str, skipkeys=True)
         except (ValueError, RecursionError):
-            return f'"[{type(value).__name__} that cannot be written as JSON]"'
+            return f'"{type(value).__name__} that cannot be written as JSON"', False
+        return clean_text(text), False
 
 
 def clean_text(text: str) -> str:

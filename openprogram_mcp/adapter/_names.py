@@ -1,8 +1,8 @@
 """The names under which a model sees tools.
 
 Owns: how a server's name and a tool's name make one name that every model API accepts, and how collisions end. Does not
-own: the way back. A name is looked up in the registry's table, never split, since ``a__b`` + ``c`` and ``a`` + ``b__c`` read
-the same.
+own: the way back. A name is looked up in the registry's table, never split, since ``a__b`` + ``c`` and ``a`` + ``b__c``
+read the same.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ def namespace_tool_name(server: str, tool: str, *, style: NameStyle = "plain") -
 def assign_names(pairs: Iterable[Pair], *, style: NameStyle = "plain") -> dict[Pair, str]:
     """A name for each (server, tool) pair: unique, and dependent on the set of pairs alone, never on their order.
 
-    Where names collide, every pair concerned gets a hash of its original names, so that none of them owns the plain one.
-    A hashed name may in turn be another tool's plain name; then both move to a longer hash. Every pair moves at most four
-    times, so that the work is bounded whatever names a hostile server picks.
+    Where names collide, every pair concerned gets a hash of its original names, so that none of them owns the plain
+    one. A hashed name may in turn be another tool's plain name; then both move to a longer hash. Every pair moves at
+    most four times, so that the work is bounded whatever names a hostile server picks.
 
     Args:
         pairs: Server's name as configured, tool's name on the wire. A pair that stands there twice counts once.

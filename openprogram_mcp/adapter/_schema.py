@@ -1,7 +1,7 @@
 """The input schema of a tool, as a server gave it, made usable as the registry's own `parameters`.
 
-Owns: what is an object schema and what is not. Keeps every keyword. Does not own: the copy for model APIs (`_model.py`) and
-the check of arguments (`_arguments.py`).
+Owns: what is an object schema and what is not. Keeps every keyword. Does not own: the copy for model APIs (`_model.py`)
+and the check of arguments (`_arguments.py`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ class InvalidSchema(ValueError):
 def normalize_input_schema(schema: Any) -> dict[str, Any]:
     """A tool's input schema with ``type`` and ``properties``, every other keyword kept.
 
-    A missing schema and ``true`` accept any object. The choice words (``anyOf`` and the like), ``$ref`` and ``$defs`` stay as they
-    are. (Specification: server/tools, "Tool"; 2026-07-28 allows every keyword of JSON Schema 2020-12.)
+    A missing schema and ``true`` accept any object. The choice words (``anyOf`` and the like), ``$ref`` and ``$defs``
+    stay as they are. (Specification: server/tools, "Tool"; 2026-07-28 allows every keyword of JSON Schema 2020-12.)
 
     Args:
         schema: What stands in ``inputSchema``; ``None`` where nothing does.

@@ -1,8 +1,8 @@
 """Tools: as a server lists them, and as an agent calls them.
 
-Owns: `RemoteTool` (one entry of ``tools/list``, repaired), `AgentTool` (one callable of the registry), and the way from the
-first to the second. Each tool is read by itself, so that a bad one costs nobody else anything. Does not own: the call; that
-is the ``invoke`` which somebody gives.
+Owns: `RemoteTool` (one entry of ``tools/list``, repaired), `AgentTool` (one callable of the registry), and the way from
+the first to the second. Each tool is read by itself, so that a bad one costs nobody else anything. Does not own: the
+call; that is the ``invoke`` which somebody gives.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from typing import Any
 from attrs import field, frozen
 
 from ._content import AgentToolResult, error_result
-from ._json import clean_text, to_json
-from ._model import model_schema
+from ._json import to_json, written_json
+from ._model import ModelSchema, model_view, root_choices
 from ._names import NameStyle
 from ._schema import InvalidSchema, normalize_input_schema
 
@@ -94,9 +94,9 @@ class AgentTool:
     invoke: Invoke = field(eq=False, repr=False)
 
     @cached_property
-    def model_view(self) -> tuple[dict[str, Any], list[str]]:
-        """The schema as model APIs accept it, and the rules that it could not hold, a sentence each."""
-        return model_schema(self.parameters)
+    def for_models(self) -> ModelSchema:
+        """The schema as model APIs accept it. Made once, and shared: not to be changed."""
+        return model_view(self.parameters)
 
     async def execute(
         self,
@@ -108,7 +108,8 @@ class AgentTool:
         """Call the tool. To cancel it, cancel the scope around this.
 
         Args:
-            arguments: An object, or its JSON as a model wrote it. Nothing and an empty text are ``{}``. They go out as they
+            arguments: An object, or its JSON as a model wrote it. Nothing and an empty text are ``{}``. They go out as
+                they
                 are: nothing is added, nothing is left out.
             call_id: The model's id of this call.
             on_update: Is awaited with (progress, total, message) while the call runs.
@@ -192,6 +193,11 @@ def parse_tools(raw_tools: Any) -> tuple[list[RemoteTool], list[str]]:
 
 def _tool(name: str, raw: dict[str, Any]) -> tuple[RemoteTool, list[str]]:
     repaired: list[str] = []
+    # One pass of a fast encoder answers two questions that would cost a walk each: whether there are lone surrogates,
+    # which would break every request that shows this tool, and whether there are references.
+    written, is_clean = written_json(raw)
+    if not is_clean:
+        raw = json.loads(written)
     description = raw.get("description")
     if not isinstance(description, str):
         if description is not None:
@@ -209,11 +215,15 @@ def _tool(name: str, raw: dict[str, Any]) -> tuple[RemoteTool, list[str]]:
         output_schema = None
     title = raw.get("title") or annotations.get("title")
     meta = raw.get("_meta")
+    input_schema = normalize_input_schema(raw.get("inputSchema"))
+    if root_choices(input_schema) or '"$ref"' in written:
+        # Others get their copy for models when they are first shown to one.
+        repaired.extend(model_view(input_schema).warnings)
     tool = RemoteTool(
         name=name,
-        description=clean_text(description),
-        title=clean_text(title) if isinstance(title, str) else None,
-        input_schema=normalize_input_schema(raw.get("inputSchema")),
+        description=description,
+        title=title if isinstance(title, str) else None,
+        input_schema=input_schema,
         output_schema=output_schema,
         annotations=annotations,
         meta=meta if isinstance(meta, dict) else {},
