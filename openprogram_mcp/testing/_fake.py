@@ -12,13 +12,13 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import trio
 from attrs import define, field
 
 from ._memory import MemoryServer, start_memory
-from ._records import Call, Record, calls_of, is_alive
+from ._records import Call, Record, calls_of, is_alive, most_at_once
 from .do import Step
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ class FakeServer:
     folder: Path = field(factory=_Scratch.new, converter=Path)
     recording: bool = True
     info: Mapping[str, Any] = field(factory=dict)
-    """More keys of its ``serverInfo``."""
+    """More keys of its ``serverInfo``; placeholders such as ``$cwd`` become facts of its process."""
 
     _tools: dict[str, dict[str, Any]] = field(init=False, factory=dict)
     _resources: list[dict[str, Any]] = field(init=False, factory=list)
@@ -126,7 +126,7 @@ class FakeServer:
         read_only: bool | None = None,
         hidden: bool = False,
         **more: Any,
-    ) -> FakeServer:
+    ) -> Self:
         """Offer a tool, in place of one of the same name.
 
         Args:
@@ -152,13 +152,13 @@ class FakeServer:
         self._tools[name] = {"name": name, "listed": listed, "steps": played, "hidden": hidden}
         return self._changed()
 
-    def resource(self, uri: str, text: str, *, name: str | None = None, mime_type: str = "text/plain") -> FakeServer:
+    def resource(self, uri: str, text: str, *, name: str | None = None, mime_type: str = "text/plain") -> Self:
         """Offer a text resource."""
         contents = [{"uri": uri, "mimeType": mime_type, "text": text}]
         self._resources.append({"uri": uri, "name": name or uri, "mimeType": mime_type, "contents": contents})
         return self._changed()
 
-    def prompt(self, name: str, text: str, *, arguments: Sequence[str] = ()) -> FakeServer:
+    def prompt(self, name: str, text: str, *, arguments: Sequence[str] = ()) -> Self:
         """Offer a prompt that is one text of the user's."""
         messages = [{"role": "user", "content": {"type": "text", "text": text}}]
         named = [{"name": argument, "required": True} for argument in arguments]
@@ -167,25 +167,25 @@ class FakeServer:
 
     # What it does differently.
 
-    def on(self, method: str, *steps: Step) -> FakeServer:
+    def on(self, method: str, *steps: Step) -> Self:
         """Play steps whenever a message of this method comes in, and nothing else: without steps it is ignored."""
         self._hooks[method] = [step.to_json() for step in steps]
         return self._changed()
 
-    def on_start(self, *steps: Step) -> FakeServer:
+    def on_start(self, *steps: Step) -> Self:
         """Play steps before the first byte is read."""
         return self.on("start", *steps)
 
-    def on_eof(self, *steps: Step) -> FakeServer:
+    def on_eof(self, *steps: Step) -> Self:
         """Play steps when stdin ends, in place of exiting with 0; without steps the server lives on."""
         return self.on("eof", *steps)
 
-    def on_signal(self, name: str, *steps: Step) -> FakeServer:
+    def on_signal(self, name: str, *steps: Step) -> Self:
         """Play steps when a signal (``SIGTERM``) comes, in place of dying of it; without steps it is ignored."""
         getattr(signals, name)
         return self.on(name, *steps)
 
-    def wrapped(self, *, new_session: bool = False) -> FakeServer:
+    def wrapped(self, *, new_session: bool = False) -> Self:
         """Start the server as ``npx`` and ``sh -c`` do: as a child, on the same streams, of a process that only waits.
 
         The wrapper leaves at SIGTERM and does not pass it on. With ``new_session`` the server leaves its process group
@@ -275,6 +275,10 @@ class FakeServer:
         calls = calls_of(self.records())
         return calls if tool is None else [call for call in calls if call.tool == tool]
 
+    def most_at_once(self, tool: str | None = None) -> int:
+        """How many tool calls it handled at the same time, at most."""
+        return most_at_once(self.calls(tool))
+
     @property
     def starts(self) -> int:
         """How often it was started."""
@@ -282,7 +286,7 @@ class FakeServer:
 
     @property
     def pid(self) -> int:
-        """The pid of the process that started last."""
+        """The pid of the server that started last; its own, where it has a wrapper."""
         return [record.pid for record in self.records("start") if not record.facts.get("beside")][-1]
 
     def pids(self) -> list[int]:
@@ -299,7 +303,7 @@ class FakeServer:
         return [pid for pid in self.pids() if is_alive(pid, str(self._script_path))]
 
     def send_signal(self, name: str) -> None:
-        """Send a signal to the process that started last."""
+        """Send a signal to the server that started last."""
         os.kill(self.pid, getattr(signals, name))
 
     def kill_all(self) -> list[int]:
@@ -348,7 +352,7 @@ class FakeServer:
     def _record_path(self) -> Path:
         return self.folder / "record.jsonl"
 
-    def _changed(self) -> FakeServer:
+    def _changed(self) -> Self:
         if self._saved:
             self._save()
         return self

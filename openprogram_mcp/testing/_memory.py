@@ -173,6 +173,7 @@ async def _live(server: MemoryServer, world: _World, player: Player) -> int:
 
     async with trio.open_nursery() as nursery:
         try:
+            world.note("start", {"beside": False, **world.facts()})
             player.start()
             while True:
                 while server._signals:

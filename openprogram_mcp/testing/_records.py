@@ -13,7 +13,7 @@ from typing import Any
 
 from attrs import field, frozen
 
-__all__ = ["Call", "Record", "calls_of", "is_alive"]
+__all__ = ["Call", "Record", "calls_of", "is_alive", "most_at_once"]
 
 
 @frozen
@@ -23,8 +23,9 @@ class Record:
     ``event`` is one of: ``start`` (facts: ``pid``, ``argv``, ``cwd``, ``env``, ``beside``), ``received`` (``text``),
     ``garbled`` (``text``: a line that is no JSON), ``torn`` (``text``: bytes before EOF without a line end), ``begin``
     and ``end`` of a request's handling (``id``, ``method``, ``tool``, ``arguments``, ``outcome``), ``cancelled``
-    (``id``, ``reason``, ``known``), ``signal`` (``signal``), ``eof``, ``spawn`` (``spawned``: a pid), ``close`` (``stream``),
-    ``broken pipe``, ``note`` (``value``), ``exit`` (``code`` or ``signal``: only where the script says so).
+    (``id``, ``reason``, ``known``), ``signal`` (``signal``), ``eof``, ``spawn`` (``spawned``: a pid), ``close``
+    (``stream``), ``broken pipe``, ``note`` (``value``), ``exit`` (``code`` or ``signal``: only where the script says
+    so, at EOF too).
     """
 
     time: float
@@ -87,6 +88,20 @@ def calls_of(records: Iterable[Record]) -> list[Call]:
     return sorted([*done, *calls.values()], key=lambda call: call.began)
 
 
+def most_at_once(calls: Iterable[Call]) -> int:
+    """How many of these calls ran at the same time, at most."""
+    edges: list[tuple[float, int]] = []
+    for call in calls:
+        edges.append((call.began, 1))
+        if call.ended is not None:
+            edges.append((call.ended, -1))
+    running = most = 0
+    for _, step in sorted(edges):  # an end at the very moment of a beginning counts first
+        running += step
+        most = max(most, running)
+    return most
+
+
 def is_alive(pid: int, mark: str) -> bool:
     """Whether the process of this pid runs and is one of ours: ``mark`` stands in its command line."""
     process = Path("/proc") / str(pid)
@@ -97,7 +112,7 @@ def is_alive(pid: int, mark: str) -> bool:
             return False
         return True
     try:
-        # A zombie has an empty command line.
+        # That of a zombie is empty.
         return mark.encode() in (process / "cmdline").read_bytes()
     except OSError:
         return False

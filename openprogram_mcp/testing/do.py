@@ -144,9 +144,16 @@ def fail(code: int = -32603, message: str | None = "Internal error", data: Any =
     return Step("fail", {"error": error})
 
 
-def standard() -> Step:
-    """Do what the server would do without a script. For scripts that only add to it, before or after."""
-    return Step("standard")
+def standard(changes: Mapping[str, Any] | None = None, *, drop: Sequence[str] = ()) -> Step:
+    """Do what the server would do without a script.
+
+    For scripts that only add to it, before or after, or that change its result.
+
+    Args:
+        changes: Keys of the result that have another value: ``do.standard({"protocolVersion": "2099-01-01"})``.
+        drop: Keys of the result that are missing.
+    """
+    return Step("standard", {"changes": dict(changes or {}), "drop": list(drop)})
 
 
 # Bytes and messages.

@@ -1,8 +1,8 @@
 """The fake server without I/O: bytes and signals go in, bytes and notes come out through a :class:`World`.
 
 It owns which script runs when. Each request has a task of its own, a generator that is resumed when what it waits for
-has come: a time, an answer, a cancellation, a flag. It does not own reading, writing, clocks or processes: a world gives
-it those, that of a real process or that of Trio in memory, so that the two cannot behave differently.
+has come: a time, an answer, a cancellation, a flag. It does not own reading, writing, clocks or processes: it is given
+those of a real process, or of Trio in memory, so that the two cannot behave differently.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections import deque
 
 from .answers import Offer, Refused
 from .steps import Over, Steps
+from .values import fill
 
 TYPE_CHECKING = False  # importing typing would cost a fifth of the start
 if TYPE_CHECKING:
@@ -118,6 +119,7 @@ class Player:
         self.modern_peer = False
         self.minted = 0
         self.facts = world.facts()
+        self.offer.info = fill(self.offer.info, self.facts)
 
     # What the world calls.
 

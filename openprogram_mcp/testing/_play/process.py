@@ -133,6 +133,7 @@ def _wrap(script: dict[str, Any], path: str) -> NoReturn:
     world = Process(script, path)
     inherit = ["stdin", "stdout", "stderr"]
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     inner = _spawn([path, "--inner", *sys.argv[2:]], {"inherit": inherit, **script["wrapper"]})
     world.note("spawn", {"spawned": inner})
     _, status = os.waitpid(inner, 0)
@@ -156,14 +157,13 @@ def main() -> NoReturn:
         _wrap(script, path)
     world = Process(script, path)
     player = Player(script, world)
-    player.note("start", beside=beside, **player.facts)
     try:
-        _run(player, world, reads=not beside)
+        _run(player, world, beside=beside)
     except Gone as gone:
         _leave(gone, world)
 
 
-def _run(player: Player, world: Process, *, reads: bool) -> NoReturn:
+def _run(player: Player, world: Process, *, beside: bool) -> NoReturn:
     arrived: list[int] = []
     wakeup, wake = os.pipe()
     for fd in (wakeup, wake):
@@ -181,7 +181,9 @@ def _run(player: Player, world: Process, *, reads: bool) -> NoReturn:
         if name.startswith("SIG"):
             signal.signal(getattr(signal, name), on_signal)
 
+    player.note("start", beside=beside, **player.facts)  # signals are in hand by now
     player.start()
+    reads = not beside
     while True:
         while arrived:
             player.signal(signal.Signals(arrived.pop(0)).name)

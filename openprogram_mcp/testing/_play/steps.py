@@ -60,7 +60,9 @@ class Steps:
             if running is not None:
                 yield from running
 
-    def standard(self, task: Task) -> Running:
+    def standard(
+        self, task: Task, changes: dict[str, Any] | None = None, drop: list[str] | tuple[str, ...] = ()
+    ) -> Running:
         """What a well-behaved server does with the message."""
         message = task.message
         if message is None:
@@ -84,6 +86,8 @@ class Steps:
         except Refused as refused:
             yield from self._answer(task, error=refused.error)
             return
+        if changes or drop:
+            result = {key: value for key, value in {**result, **(changes or {})}.items() if key not in drop}
         yield from self._answer(task, result=result)
 
     # Writing.
@@ -111,8 +115,8 @@ class Steps:
     def _result(self, task: Task, result: dict[str, Any]) -> Running:
         return self._answer(task, result=self._player.offer.complete(result) if task.modern else result)
 
-    def do_standard(self, _step: dict[str, Any], task: Task) -> Running:
-        return self.standard(task)
+    def do_standard(self, step: dict[str, Any], task: Task) -> Running:
+        return self.standard(task, fill(step["changes"], task.names), step["drop"])
 
     def do_echo(self, _step: dict[str, Any], task: Task) -> Running:
         return self._result(task, {"content": [{"type": "text", "text": dumps(task.names.get("args"))}]})
@@ -186,7 +190,7 @@ class Steps:
 
     def do_request(self, step: dict[str, Any], task: Task) -> Running:
         player = self._player
-        request_id = step["id"]
+        request_id = fill(step["id"], task.names)
         if request_id is None:
             player.minted += 1
             request_id = f"fake-{player.minted}"
