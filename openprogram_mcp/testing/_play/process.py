@@ -19,6 +19,7 @@ from .values import dumps
 
 TYPE_CHECKING = False  # importing typing would cost a fifth of the start
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, NoReturn
 
 _STREAMS = {"stdin": 0, "stdout": 1, "stderr": 2}
@@ -35,8 +36,10 @@ class Process:
         self._log = -1
         if self._record is not None:
             self._log = os.open(self._record, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        self.open = {0, 1, 2}
+        self.closed: set[int] = set()
         self.blocked = False
+        self.arrived: list[int] = []
+        self.deliver: Callable[[int], None] = self.arrived.append
 
     def now(self) -> float:
         return time.monotonic()
@@ -49,28 +52,36 @@ class Process:
         return {"pid": os.getpid(), "argv": sys.argv[2:], "cwd": cwd, "env": dict(os.environ)}
 
     def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        self.blocked = True
         try:
-            while view:
-                view = view[os.write(1, view) :]
+            self._write(1, data)
         except BrokenPipeError:
             if not self._ignores_broken_pipe:
                 self.note("broken pipe", {})
                 raise Gone(1) from None
-        except OSError:
-            if 1 in self.open:
-                raise
-        finally:
-            self.blocked = False
 
     def complain(self, data: bytes) -> None:
-        view = memoryview(data)
         try:
-            while view:
-                view = view[os.write(2, view) :]
-        except OSError:  # nobody listens: a server goes on without its stderr
+            self._write(2, data)
+        except BrokenPipeError:  # nobody listens: a server goes on without its stderr
             return
+
+    def _write(self, fd: int, data: bytes) -> None:
+        view = memoryview(data)
+        before, self.blocked = self.blocked, True
+        try:
+            while self.arrived:
+                self.deliver(self.arrived.pop(0))
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            self.blocked = before
+
+    def on_signal(self, number: int, _frame: object) -> None:
+        """Python's handler of every signal that is scripted."""
+        if self.blocked:  # in the middle of a write that perhaps nobody reads: now or never
+            self.deliver(number)
+        else:
+            self.arrived.append(number)
 
     def note(self, event: str, facts: dict[str, Any]) -> None:
         if self._log >= 0:
@@ -79,7 +90,7 @@ class Process:
 
     def close(self, stream: str) -> None:
         fd = _STREAMS[stream]
-        self.open.discard(fd)
+        self.closed.add(fd)
         # The number stays taken, so that nothing opened later is taken for it.
         null = os.open(os.devnull, os.O_RDWR)
         os.dup2(null, fd)
@@ -164,33 +175,30 @@ def main() -> NoReturn:
 
 
 def _run(player: Player, world: Process, *, beside: bool) -> NoReturn:
-    arrived: list[int] = []
     wakeup, wake = os.pipe()
     for fd in (wakeup, wake):
         os.set_blocking(fd, False)
     signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
 
-    def on_signal(number: int, _frame: object) -> None:
-        if world.blocked:  # in the middle of a write that nobody reads: now or never
-            player.signal(signal.Signals(number).name, at_once=True)
-        else:
-            arrived.append(number)
+    def deliver(number: int) -> None:
+        player.signal(signal.Signals(number).name, at_once=world.blocked)
 
+    world.deliver = deliver
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Python's own prints a traceback
     for name in player.hooks:
         if name.startswith("SIG"):
-            signal.signal(getattr(signal, name), on_signal)
+            signal.signal(getattr(signal, name), world.on_signal)
 
     player.note("start", beside=beside, **player.facts)  # signals are in hand by now
     player.start()
     reads = not beside
     while True:
-        while arrived:
-            player.signal(signal.Signals(arrived.pop(0)).name)
+        while world.arrived:
+            deliver(world.arrived.pop(0))
         player.tick()
         deadline = player.next_deadline()
         timeout = None if deadline is None else max(0.0, deadline - time.monotonic())
-        listening = reads and 0 in world.open and player.wants_input
+        listening = reads and 0 not in world.closed and player.wants_input
         ready, _, _ = select.select([wakeup, 0] if listening else [wakeup], [], [], timeout)
         if wakeup in ready:
             os.read(wakeup, 512)
