@@ -26,7 +26,7 @@ MAY_IMPORT_SDK = re.compile(r"^(transports/(stdio|http|_\w+)|session|session/\w+
 
 MAY_IMPORT_ASYNCIO = re.compile(r"^aio(/\w+)?\.py$")
 
-DISTRIBUTIONS = {"mcp_types": "mcp-types"}
+DISTRIBUTIONS = {"opentelemetry": "opentelemetry-api"}
 """Import names that differ from the name of their distribution by more than ``-`` and ``_``."""
 
 
