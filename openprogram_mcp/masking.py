@@ -1,7 +1,7 @@
 """Keeping secrets out of what people and models get to see.
 
-Owns the mask and the finding of known secrets in texts and JSON, plain or as servers like to print them: quoted for a URL,
-as base64, escaped in JSON. Does not know what is a secret: that is for whoever makes a :class:`Masker`.
+Owns the mask, and the finding of known secrets in texts and JSON, plain or as servers like to print them: quoted for a
+URL, as base64, escaped in JSON. Does not know what is a secret: that is for whoever makes a :class:`Masker`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Masker:
         self._forms = frozenset(form for secret in secrets for form in _forms(secret))
 
     def mask(self, text: str) -> str:
-        """``text`` with :data:`MASK` for every secret. Secrets that overlap are one, so that no end of either is left."""
+        """``text`` with :data:`MASK` for every secret; those that overlap are one, so that no end of either is left."""
         found: list[tuple[int, int]] = []
         for form in self._forms:
             start = text.find(form)

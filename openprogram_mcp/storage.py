@@ -1,8 +1,8 @@
 """Files of the state directory that only their owner may read, and that are never half written.
 
-Owns how bytes get to the disk: created 0600, written whole to a file beside the old one, flushed, and put in its place in
-one step; a lock between processes, and a revision that tells whether somebody else has written since. Knows nothing of
-what the bytes mean. Everything here blocks: inside Trio it is called through :func:`trio.to_thread.run_sync`.
+Owns how bytes get to the disk: created 0600, written whole to a file beside the old one, flushed, and put in its place
+in one step; a lock between processes, and a revision that tells whether somebody else has written since. Knows nothing
+of what the bytes mean. Everything here blocks: inside Trio it is called through :func:`trio.to_thread.run_sync`.
 """
 
 from __future__ import annotations
