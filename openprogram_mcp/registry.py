@@ -68,6 +68,7 @@ class ToolRegistry:
 
     _local: dict[str, AgentTool] = field(factory=dict, init=False)
     _remote: dict[str, AgentTool] = field(factory=dict, init=False)
+    _left_out: set[str] = field(factory=set, init=False)
     _snapshot: RegistrySnapshot = field(init=False, factory=lambda: RegistrySnapshot(0, MappingProxyType({})))
 
     @property
@@ -174,14 +175,16 @@ class ToolRegistry:
             The names added, removed, and changed. All three are empty where only the order of servers changed.
         """
         before = self._remote
-        given = []
+        given: list[AgentTool] = []
+        left_out: set[str] = set()
         for tool in tools:
-            if tool.name in self._local:
-                _log.warning(
-                    'tool "%s" of server "%s" is left out: a local function has its name', tool.name, tool.server
-                )
-            else:
+            if tool.name not in self._local:
                 given.append(tool)
+                continue
+            left_out.add(tool.name)
+            if tool.name not in self._left_out:
+                _log.warning('%s of server "%s" is left out: a local function has its name', tool.name, tool.server)
+        self._left_out = left_out
         after = self._remote = _ordered(given)
         added = [name for name in after if name not in before]
         removed = [name for name in before if name not in after]
@@ -282,10 +285,10 @@ def _local_tool(
                 value = await function(**given)
             else:
                 value = await trio.to_thread.run_sync(lambda: function(**given))
+            return _local_result(value, called)
         except Exception as error:  # noqa: BLE001 - whatever a tool raises is for the model to read, not the end of the agent
             _log.debug("local tool %s failed", called, exc_info=True)
             return error_result(f"{type(error).__name__}: {error}", tool=called)
-        return _local_result(value, called)
 
     return AgentTool(
         name=called,

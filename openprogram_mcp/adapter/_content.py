@@ -14,7 +14,7 @@ from typing import Any, Final
 from attrs import frozen
 
 from ._image import Image, decoded_size, read_image
-from ._json import clean_text, to_json
+from ._json import clean_text, to_json, written_json
 
 __all__ = ["MAX_CHARS", "AgentToolResult", "convert_call_result", "error_result", "protocol_error_result"]
 
@@ -28,6 +28,7 @@ _MAX_IMAGE_CHARS: Final = 20 * 1024 * 1024
 """How much base64 all images of one result may have together; a request to a model API has its limit too."""
 
 _MAX_URI: Final = 2000
+_MAX_META: Final = 10_000
 
 Block = dict[str, Any]
 
@@ -49,7 +50,8 @@ class AgentToolResult:
         content: Blocks ``{"type": "text", "text": …}`` and ``{"type": "image", "data": base64, "mimeType": …}``, no
             others.
         details: For programs: ``is_error``, ``mcp_server``, ``mcp_tool``, ``structured`` (the server's structured
-            content or ``None``), and where it applies ``meta``, ``truncated``, ``structured_omitted``.
+            content or ``None``), and where it applies ``meta`` (a small ``_meta``), ``truncated``,
+            ``structured_omitted``.
     """
 
     content: tuple[Block, ...]
@@ -189,7 +191,9 @@ def _convert(result: Mapping[str, Any], server: str, tool: str, max_chars: int) 
     structured_text: str | None = None
     if "structuredContent" in result:
         structured = result["structuredContent"]
-        structured_text = to_json(structured)
+        structured_text, is_exact = written_json(structured)
+        if not is_exact:
+            structured = json.loads(structured_text)  # what is shown somewhere must be JSON that can be written
     usable = any(block["type"] != "text" or not block["text"].isspace() for block in blocks)
     if not usable and structured_text is not None and not (is_error and structured is None):
         blocks = [_text(structured_text)]
@@ -213,7 +217,9 @@ def _convert(result: Mapping[str, Any], server: str, tool: str, max_chars: int) 
     details.update(truncated)
     meta = result.get("_meta")
     if isinstance(meta, dict) and meta:
-        details["meta"] = meta
+        meta_text, is_exact = written_json(meta)
+        if len(meta_text) <= _MAX_META:
+            details["meta"] = meta if is_exact else json.loads(meta_text)
     return AgentToolResult(tuple(blocks), details)
 
 
@@ -355,7 +361,7 @@ def _within(blocks: list[Block], limit: int) -> tuple[list[Block], dict[str, Any
     if total <= limit:
         return blocks, {}
     note = f"\n[… {total:,} characters in all; the middle is left out, since the limit is {limit:,} …]\n"
-    room = max(0, limit - len(note))
+    room = max(0, limit - len(note) - 2)  # the note may come to stand between two line breaks
     head = (room + 1) // 2
     tail = total - (room - head)
     kept: list[Block] = []
@@ -380,6 +386,6 @@ def _within(blocks: list[Block], limit: int) -> tuple[list[Block], dict[str, Any
 
 
 def _length(blocks: list[Block]) -> int:
-    """How many characters all texts have together, with the line breaks that `AgentToolResult.text` puts between them."""
+    """How many characters all texts have together, with the line breaks that stand between them in the end."""
     sizes = [len(block["text"]) for block in blocks if block["type"] == "text"]
     return sum(sizes) + max(0, len(sizes) - 1)

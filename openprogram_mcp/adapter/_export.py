@@ -17,6 +17,9 @@ __all__ = ["anthropic_tool", "openai_tool"]
 _OPENAI_DESCRIPTION: Final = 1024
 """The longest description of a function that OpenAI's API takes, in characters."""
 
+_MAX_DESCRIPTION: Final = 20_000
+"""The longest description that is shown to any model: a server must not fill its context before the first call."""
+
 _ANTHROPIC_KEY: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 """What Anthropic's API takes as the name of an argument."""
 
@@ -59,7 +62,10 @@ def anthropic_tool(tool: AgentTool) -> dict[str, Any]:
 
 
 def _description(tool: AgentTool, rules: tuple[str, ...] | list[str]) -> str:
-    return "\n\n".join(part for part in (tool.description or tool.label, *rules) if part)
+    said = tool.description or tool.label
+    if len(said) > _MAX_DESCRIPTION:
+        said = f"{said[:_MAX_DESCRIPTION]}…"
+    return "\n\n".join(part for part in (said, *rules) if part)
 
 
 def _shortened(tool: AgentTool, limit: int) -> str:

@@ -24,6 +24,7 @@ _ROOT_REFUSED: Final = ("$ref", "$dynamicRef", "$recursiveRef", "allOf", "anyOf"
 """What no model API takes at the root, in the order in which it is told."""
 
 _MAX_RULE: Final = 600
+_MAX_RULES: Final = 12
 _MAX_BRANCHES: Final = 24
 _MAX_ROOT_DEPTH: Final = 16
 
@@ -82,7 +83,7 @@ def model_view(schema: Any) -> ModelSchema:
     warnings = list(keywords.warnings)
     if choices:
         warnings.insert(0, f"schema simplified for models: its root has {', '.join(choices)}")
-    return ModelSchema(copy, tuple(dict.fromkeys(flat.rules)), tuple(warnings))
+    return ModelSchema(copy, tuple(dict.fromkeys(flat.rules))[:_MAX_RULES], tuple(warnings))
 
 
 @define
@@ -125,7 +126,7 @@ class _Root:
         if not isinstance(schema, dict):
             flat.possible = schema is not False
             return flat
-        if id(schema) in self._open or depth > _MAX_ROOT_DEPTH:
+        if id(schema) in self._open or depth > _MAX_ROOT_DEPTH or self.keywords.exhausted:
             return flat  # a reference that leads back to where it stands says nothing new
         kind = schema.get("type")
         if kind is not None and kind != "object" and not (isinstance(kind, list) and "object" in kind):
@@ -266,7 +267,7 @@ def _told(branch: _Flat) -> str:
         told = clean_text(title)[:100] if isinstance(title, str) else "any others"
     if branch.rules:
         told += f" ({' '.join(branch.rules)[:300]})"
-    return told
+    return told if len(told) <= _MAX_RULE else f"{told[:_MAX_RULE]}…"
 
 
 def _shown(value: Any, limit: int = _MAX_RULE) -> str:

@@ -6,6 +6,8 @@ Owns: jsonschema, bound so that nothing is fetched and nothing runs for long, an
 from __future__ import annotations
 
 import re
+import threading
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Final
@@ -31,6 +33,9 @@ _MAX_MATCHED: Final = 1000
 _NO_FORMATS: Final = jsonschema.FormatChecker(formats=())
 _EMPTY: Final[referencing.Registry[Any]] = referencing.Registry()
 
+_MAX_FOLLOWED: Final = 10_000
+"""So many references are followed in one check. References that multiply can make a small schema run for ever."""
+
 _NAMES: Final = {
     "array": "a list",
     "boolean": "true or false",
@@ -40,6 +45,17 @@ _NAMES: Final = {
     "object": "an object",
     "string": "a text",
 }
+
+
+class _TooMany(Exception):
+    """A check that would follow too many references."""
+
+
+class _Followed(threading.local):
+    count = 0
+
+
+_followed = _Followed()
 
 
 def compile_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], InvalidArguments | None]:
@@ -52,9 +68,10 @@ def compile_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]]
     validator = kind(schema, registry=_EMPTY)
 
     def judge(arguments: Mapping[str, Any]) -> InvalidArguments | None:
+        _followed.count = 0
         try:
             error = best_match(validator.iter_errors(arguments))
-        except (RecursionError, Unresolvable, UnknownType):
+        except (RecursionError, Unresolvable, UnknownType, _TooMany):
             return None
         return None if error is None else _in_words(error)
 
@@ -91,6 +108,9 @@ _REF_WORDS: Final = ("$ref", "$dynamicRef", "$recursiveRef")
 
 def _forgiving(check: Any) -> Any:
     def follow(validator: Any, value: Any, instance: Any, schema: Any) -> Iterator[ValidationError]:
+        _followed.count += 1
+        if _followed.count > _MAX_FOLLOWED:
+            raise _TooMany
         try:
             yield from check(validator, value, instance, schema) or ()
         except Unresolvable:
@@ -132,8 +152,9 @@ def _searcher(pattern: str) -> re.Pattern[str] | None:
     if len(re.findall(r"[*+]|,\d*\}", pattern)) > 2:
         return None
     try:
-        return re.compile(pattern)
-    except (re.error, RecursionError, OverflowError):
+        with warnings.catch_warnings(action="error"):  # Python's own engine in doubt about the pattern
+            return re.compile(pattern)
+    except (re.error, FutureWarning, DeprecationWarning, RecursionError, OverflowError):
         return None
 
 
