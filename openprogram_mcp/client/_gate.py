@@ -1,8 +1,8 @@
 """How many servers may be busy starting at once.
 
-Real servers are bound by the processor while they start: all at once, the first is ready when the last one is. A server that
-waits for something else, however, should keep nobody waiting. So a slot belongs to a server that works, and is given back as
-soon as its processes sleep.
+Real servers are bound by the processor while they start: all at once, the first is ready when the last one is. A
+server that waits for something else, however, should keep nobody waiting. So a slot belongs to a server that works, and
+is given back as soon as its processes sleep.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class StartGate:
 
 
 def _activity(pid: int) -> tuple[bool, int]:
-    """Whether any process of a family is running or waits for the disk, and the processor time of them all, in ticks."""
+    """Whether any process of a family runs or waits for the disk, and the processor time of them all, in ticks."""
     working, ticks = False, 0
     family = [pid]
     for member in family:

@@ -1,8 +1,9 @@
 """The request queue of one server: whose turn it is, and on which connection.
 
-No I/O and no clock: turns are decided synchronously, at the moments when something changes. A turn is granted when there is
-a connection, fewer than the allowed number of calls run, and nothing that must run alone is in the way; first come, first
-served, so that a call that must run alone is not overtaken for ever. The call itself runs in its caller's task.
+No I/O and no clock: turns are decided synchronously, at the moments when something changes. A turn is granted when
+there is a connection, fewer than the allowed number of calls run, and nothing that must run alone is in the way; first
+come, first served, so that a call that must run alone is not overtaken for ever. The call itself runs in its caller's
+task.
 """
 
 from __future__ import annotations
@@ -51,6 +52,10 @@ class Turns(Generic[ConnectionT]):
         """How many calls wait for one."""
         return len(self._waiting)
 
+    def serves(self, dispatcher: object | None) -> bool:
+        """Whether a call would wait for the very request that is being served over this dispatcher."""
+        return dispatcher is not None and getattr(self._connection, "dispatcher", None) is dispatcher
+
     def offer(self, connection: ConnectionT) -> None:
         """Calls go to this connection from now on. Whoever waits is served, in order."""
         self._connection = connection
@@ -75,7 +80,7 @@ class Turns(Generic[ConnectionT]):
             trio.lowlevel.reschedule(waiter.task, outcome.Error(why()))
 
     def acquire_nowait(self, *, alone: bool) -> ConnectionT | None:
-        """A turn, if one can be had at once and nobody waits before us; no checkpoint, which the hot path cannot afford.
+        """A turn, if one can be had at once and nobody waits before us. No checkpoint: the hot path cannot afford one.
 
         Raises:
             BaseException: What :meth:`refuse` was given.

@@ -89,7 +89,7 @@ class Session:
     """A session that was negotiated. Made by :func:`open_session`."""
 
     _client: ClientSession
-    _dispatcher: Dispatcher[Any]
+    dispatcher: Dispatcher[Any]
     _meta: Mapping[str, Any] = field(factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -235,12 +235,12 @@ class Session:
     ) -> dict[str, Any]:
         if self._meta:
             params = {**params, "_meta": {**(params.get("_meta") or {}), **self._meta}}
-        return await self._dispatcher.send_raw_request(method, params, options)
+        return await self.dispatcher.send_raw_request(method, params, options)
 
     async def ping(self) -> None:
         """Ask whether the server lives, where its era knows ``ping``."""
         if self.era == "legacy":
-            await self._dispatcher.send_raw_request("ping", None, None)
+            await self.dispatcher.send_raw_request("ping", None, None)
 
     async def listen(self, changed: Callable[[ListKind], Awaitable[None]]) -> None:
         """Listen for changes, where the server's era wants to be asked for them, until the stream ends."""

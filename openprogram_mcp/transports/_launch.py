@@ -75,7 +75,7 @@ class Launch:
 def child_environment(
     own: Mapping[str, str],
     inherit: str | Sequence[str],
-    extra: Mapping[str, str],
+    extra: Mapping[str, str | None],
     *,
     platform: str = sys.platform,
 ) -> dict[str, str]:
@@ -84,7 +84,7 @@ def child_environment(
     Args:
         own: Our own environment.
         inherit: ``"safe"`` for the names that programs need and that hold no secrets, ``"all"``, or a list of names.
-        extra: What the configuration sets; it wins.
+        extra: What the configuration sets, or takes out with ``None``; it wins.
         platform: As ``sys.platform``.
     """
     if inherit == "all":
@@ -99,7 +99,8 @@ def child_environment(
         }
     else:
         inherited = {name: own[name] for name in inherit if name in own}
-    return {**inherited, **extra}
+    inherited.update({name: value for name, value in extra.items() if value is not None})
+    return {name: value for name, value in inherited.items() if extra.get(name, value) is not None}
 
 
 def prepare_launch(

@@ -1,0 +1,397 @@
+"""One connection to a server, from the start of its process to the reaping of it: one generation of the client.
+
+Everything that a connection needs lives inside :func:`hold_connection`; when it returns or raises, nothing of it is
+left. It tells that it is up with ``started()``, and until then every failure is a :class:`ServerFailed` that says in
+which phase it fell, with the exit code and the last lines of standard error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from fnmatch import fnmatchcase
+from importlib import import_module
+from typing import Any, Final, Protocol
+
+import trio
+from attrs import define, field, frozen
+
+from ..adapter import RemoteTool, parse_tools
+from ..config import MCPServerConfig
+from ..errors import ServerFailed
+from ..status import ExitWay, Phase
+from ..transports._launch import child_environment, prepare_launch
+from ..transports._process import ServerProcess, start_process
+from ._gate import StartGate
+
+__all__ = ["Connection", "Ending", "Watcher", "Withdrawn", "hold_connection", "is_refusal", "protocol"]
+
+# How long a process that has closed its output may take to exit, so that its exit code can be told.
+_EXIT_SECONDS: Final = 1.0
+# How long one that has exited may keep its output open through a child before what it says counts no more.
+_LAST_WORDS_SECONDS: Final = 0.5
+_MAX_WARNINGS: Final = 50
+
+
+class Watcher(Protocol):
+    """Who is told what happens on a connection while it happens."""
+
+    def phase(self, phase: Phase) -> None:
+        """The connection has come so far."""
+
+    def process(self, process: ServerProcess) -> None:
+        """A process was started."""
+
+    def lost(self) -> None:
+        """The connection, which was up, is lost."""
+
+    def mask(self, text: str) -> str:
+        """A text without the server's secrets."""
+        ...
+
+    def log(self, level: str, logger: str | None, text: str) -> None:
+        """The server has said something; the text is masked."""
+
+    async def list_changed(self, kind: str) -> None:
+        """One of the server's lists has changed."""
+
+    async def resource_updated(self, uri: str) -> None:
+        """A resource has changed."""
+
+
+class Withdrawn(Exception):
+    """When its turn to start had come, the server was not wanted any more."""
+
+
+@frozen
+class Ending:
+    """How a connection that was up has ended.
+
+    Args:
+        error: Why, in one sentence; ``None`` when we ended it.
+        exit_code: The exit code of the process, where it exited; negative for a signal.
+        exit_way: How the process ended.
+        stderr: Its last lines.
+    """
+
+    error: str | None
+    exit_code: int | None
+    exit_way: ExitWay | None
+    stderr: tuple[str, ...]
+
+
+@define(eq=False)
+class Connection:
+    """A connection that is up.
+
+    Args:
+        generation: Its number.
+        session: The protocol session.
+        process: The server's process.
+        tools: What the server offers, by its own names, filtered by the configuration.
+        warnings: What was wrong with it, without stopping it.
+    """
+
+    generation: int
+    session: Any
+    process: ServerProcess
+    tools: dict[str, RemoteTool]
+    warnings: list[str]
+    _config: MCPServerConfig
+    lost: trio.Event = field(factory=trio.Event, init=False)
+    _retired: trio.Event = field(factory=trio.Event, init=False)
+
+    def retire(self) -> None:
+        """End it: :func:`hold_connection` tears it down and returns."""
+        self._retired.set()
+
+    @property
+    def dispatcher(self) -> object:
+        """The dispatcher, by whose identity a handler of the server's requests knows it."""
+        return self.session.dispatcher
+
+    async def read_tools(self) -> None:
+        """Read the whole list of tools anew; what was offered before stays until the new list is complete."""
+        if not self.session.offers("tools"):
+            return
+        page = await self.session.list_all("tools")
+        tools, warnings = parse_tools(page.items)
+        self.tools = {tool.name: tool for tool in tools if _offered(self._config, tool.name)}
+        self.warnings = [*self.session.warnings, *page.warnings, *warnings][:_MAX_WARNINGS]
+
+    async def listen(
+        self, changed: Callable[[str], Awaitable[None]], log: Callable[[str, str | None, str], None]
+    ) -> None:
+        """Listen for changes of the lists, where the server's era wants to be asked for them, until that ends."""
+        try:
+            await self.session.listen(changed)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            log("debug", None, "the server does not tell changes of its lists any more")
+
+    async def ended(self, dispatcher_ended: trio.Event) -> bool:
+        """Wait until the connection is lost or retired; says whether it was lost."""
+        async with trio.open_nursery() as nursery:
+
+            async def until(event: trio.Event, patience: float) -> None:
+                await event.wait()
+                with trio.move_on_after(patience):
+                    await dispatcher_ended.wait()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(until, dispatcher_ended, 0)
+            nursery.start_soon(until, self._retired, 0)
+            nursery.start_soon(until, self.process.exited, _LAST_WORDS_SECONDS)
+        return not self._retired.is_set()
+
+
+async def hold_connection(
+    prepare: Callable[[], Awaitable[MCPServerConfig]],
+    *,
+    generation: int,
+    known_era: Any,
+    gate: StartGate,
+    environ: Mapping[str, str],
+    watcher: Watcher,
+    task_status: trio.TaskStatus[Connection] = trio.TASK_STATUS_IGNORED,
+) -> Ending:
+    """Connect, and hold the connection until it is lost, retired or cancelled.
+
+    Args:
+        prepare: Gives the server's configuration, expanded, when its turn to start has come.
+        generation: The number of this connection.
+        known_era: How the server spoke last time, or ``None``.
+        gate: Limits how many servers work at their start at once; the limit on the start counts from the slot.
+        environ: Our own environment.
+        watcher: Told what happens.
+        task_status: Given the connection when its tools can be called.
+
+    Raises:
+        ServerFailed: It did not come up.
+        Withdrawn: Its start is not wanted any more.
+    """
+    try:
+        return await _Attempt(prepare, generation, known_era, gate, environ, watcher, task_status).run()
+    except (ServerFailed, Withdrawn):
+        raise
+    except Exception as error:
+        if not isinstance(error, protocol().ClosedWhileProbing):
+            raise
+    # It did not survive the question how it speaks, so it speaks the old way.
+    return await _Attempt(prepare, generation, "legacy", gate, environ, watcher, task_status).run()
+
+
+@define(eq=False)
+class _Attempt:
+    """One run of :func:`hold_connection`: what its steps share."""
+
+    prepare: Callable[[], Awaitable[MCPServerConfig]]
+    generation: int
+    known_era: Any
+    gate: StartGate
+    environ: Mapping[str, str]
+    watcher: Watcher
+    task_status: trio.TaskStatus[Connection]
+    config: MCPServerConfig = field(init=False)
+    phase: Phase = "spawn"
+    process: ServerProcess | None = None
+    limit: trio.CancelScope = field(factory=trio.CancelScope)
+    ending: Ending | None = None
+    gone: bool = False
+
+    async def run(self) -> Ending:
+        try:
+            with self.limit:
+                async with self.gate.slot() as slot:
+                    self.config = await self.prepare()
+                    if self.config.resolved_type != "local":
+                        raise _not_yet(self.config)
+                    # The limit counts from here: waiting for others to start is not this server's fault.
+                    self.limit.deadline = trio.current_time() + self.config.startup_seconds
+                    async with trio.open_nursery() as nursery:
+                        await self._with_process(nursery, slot)
+        except ExceptionGroup as group:
+            # What came out of the nurseries of process and session, as the one thing that it is about.
+            raise self._explained(_leaf(group)) from group
+        except Exception as error:
+            raise self._explained(error) from error
+        if self.limit.cancelled_caught:
+            raise self._too_slow()
+        if self.gone:
+            raise self._gone()
+        if self.ending is None:
+            raise AssertionError("a connection ended without an ending")
+        return self.ending
+
+    async def _with_process(self, nursery: trio.Nursery, slot: Any) -> None:
+        config = self.config
+        self._enter("spawn")
+        env = child_environment(self.environ, config.inherit_env, config.env)
+        launch = prepare_launch(config.name, config.argv, env, config.cwd)
+        process = await start_process(
+            nursery,
+            config.name,
+            launch,
+            mask=self.watcher.mask,
+            on_stderr=lambda line: self.watcher.log("info", "stderr", line),
+        )
+        try:
+            self.process = process
+            self.watcher.process(process)
+            async with trio.open_nursery() as inner:
+                inner.start_soon(slot.give_back_when_quiet, process.pid)
+                inner.start_soon(self._give_up_on_exit, process, inner.cancel_scope)
+                await self._with_session(process, slot)
+                inner.cancel_scope.cancel()
+        except Exception as error:
+            if _closed_early(error):
+                # Its output has ended; its exit is not far, and says more.
+                await self._last_words(process)
+            raise
+        finally:
+            await process.stop(config.stop_timeout_seconds)
+            if self.ending is not None:
+                self.ending = self._ending(self.ending.error)
+
+    async def _with_session(self, process: ServerProcess, slot: Any) -> None:
+        # The SDK costs half a second to import: the process is up by now and uses the time to start.
+        sdk = await trio.to_thread.run_sync(protocol)
+        self._enter("initialize")
+        async with sdk.open_stdio(self.config, process, self.known_era, self.watcher) as (
+            session,
+            ended,
+        ):
+            connection = Connection(self.generation, session, process, {}, list(session.warnings), self.config)
+            self._enter("list_tools")
+            await connection.read_tools()
+            slot.give_back()
+            self.limit.deadline = float("inf")
+            self._enter("running")
+            self.task_status.started(connection)
+            lost = await connection.ended(ended)
+            if lost:
+                connection.lost.set()
+                self.watcher.lost()
+                await self._last_words(process)
+            self.ending = self._ending(self._loss() if lost else None)
+
+    async def _give_up_on_exit(self, process: ServerProcess, scope: trio.CancelScope) -> None:
+        """Do not wait for the answer of a process that is gone, though a child of it still holds its output open."""
+        await process.exited.wait()
+        with trio.move_on_after(_LAST_WORDS_SECONDS):
+            await trio.sleep_forever()
+        if self.phase != "running":
+            self.gone = True
+            scope.cancel()
+
+    @staticmethod
+    async def _last_words(process: ServerProcess) -> None:
+        with trio.move_on_after(_EXIT_SECONDS):
+            await process.exited.wait()
+        await process.stderr_ended(_LAST_WORDS_SECONDS)
+
+    def _enter(self, phase: Phase) -> None:
+        self.phase = phase
+        self.watcher.phase(phase)
+
+    def _ending(self, error: str | None) -> Ending:
+        process = self.process
+        if process is None:
+            return Ending(error, None, None, ())
+        return Ending(error, process.exit_code, process.exit_way, process.stderr.last())
+
+    def _loss(self) -> str:
+        code = None if self.process is None else self.process.exit_code
+        return "it closed its output" if code is None else f"it {_exited(code)}"
+
+    def _explained(self, error: BaseException) -> BaseException:
+        """A failure with what is known of the process; what is no failure of the server's passes as it is."""
+        if isinstance(error, ServerFailed) and self.process is not None:
+            return self._failure(error.message, error.remedy, error.transient, error.phase)
+        return self._gone() if self.process is not None and _closed_early(error) else error
+
+    def _gone(self) -> ServerFailed:
+        code = None if self.process is None else self.process.exit_code
+        happened = "closed its output" if code is None else _exited(code)
+        return self._failure(
+            f"it {happened} before it answered {_ASKED.get(self.phase, self.phase)}",
+            "Read its standard error; start its command by hand to see more.",
+            True,
+            self.phase,
+        )
+
+    def _too_slow(self) -> ServerFailed:
+        remedy = "Raise 'startup_timeout_seconds' if it needs longer, or read its standard error."
+        if self.process is not None and self.process.stderr.last():
+            remedy = "It may still be downloading or preparing itself: " + remedy
+        return self._failure(
+            f"it did not answer {_ASKED.get(self.phase, self.phase)} within {self.config.startup_seconds:g} s",
+            remedy,
+            True,
+            self.phase,
+        )
+
+    def _failure(self, message: str, remedy: str | None, transient: bool, phase: str) -> ServerFailed:
+        process = self.process
+        return ServerFailed(
+            self.watcher.mask(message),
+            phase=phase,
+            exit_code=None if process is None or process.exit_way not in ("own", None) else process.exit_code,
+            transient=transient,
+            stderr=() if process is None else process.stderr.last(),
+            remedy=None if remedy is None else self.watcher.mask(remedy),
+            server=self.config.name,
+        )
+
+
+_ASKED: Final[Mapping[str, str]] = {"spawn": "anything", "initialize": "initialize", "list_tools": "tools/list"}
+
+
+def _exited(code: int) -> str:
+    if code >= 0:
+        return f"exited with code {code}"
+    import signal
+
+    try:
+        return f"was ended by {signal.Signals(-code).name} (exit code {code})"
+    except ValueError:
+        return f"was ended by signal {-code} (exit code {code})"
+
+
+def _not_yet(config: MCPServerConfig) -> ServerFailed:
+    return ServerFailed(
+        f"servers of type {config.resolved_type!r} cannot be reached by this version yet",
+        phase="config",
+        remedy="Run the server locally, or through a stdio bridge such as mcp-remote.",
+        server=config.name,
+    )
+
+
+def _offered(config: MCPServerConfig, tool: str) -> bool:
+    """Whether the configuration lets a tool through, by its own name; what is denied is out, whatever allows it."""
+    return any(fnmatchcase(tool, glob) for glob in config.allow) and not any(
+        fnmatchcase(tool, glob) for glob in config.deny
+    )
+
+
+def protocol() -> Any:
+    """The module that meets the SDK; imported when it is first needed, since that takes half a second."""
+    return import_module("._protocol", __package__)
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Whether an error is the server's own, or the end of its connection, and no fault of ours."""
+    return isinstance(_leaf(error), protocol().REFUSALS)
+
+
+def _closed_early(error: BaseException) -> bool:
+    """Whether an error means that the connection ended before it was up."""
+    return isinstance(_leaf(error), protocol().ConnectionClosed)
+
+
+def _leaf(error: BaseException) -> BaseException:
+    """The one error that a group is about: a failure of the server's before anything that followed from it."""
+    if not isinstance(error, BaseExceptionGroup):
+        return error
+    leaves = [_leaf(inner) for inner in error.exceptions]
+    return next((leaf for leaf in leaves if isinstance(leaf, ServerFailed)), leaves[0])
