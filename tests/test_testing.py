@@ -18,6 +18,7 @@ import trio.testing
 from attrs import define, field
 
 from openprogram_mcp.testing import FakeServer, do
+from openprogram_mcp.testing._records import is_alive
 
 MODERN_META = {
     "io.modelcontextprotocol/protocolVersion": "2026-07-28",
@@ -253,10 +254,10 @@ async def test_a_frame_written_byte_by_byte_is_not_torn_by_another(start: Start)
     frame = '{"jsonrpc":"2.0","id":$id,"result":{"text":"日本🎉"}}\n'
     fake = FakeServer().on("first", do.write(frame, chunk=1, pause=0.001)).on("second", do.result({}))
     async with start(fake) as peer:
-        await peer.ask("first")
-        await peer.ask("second")
+        await peer.send("first", id="x")
+        await peer.send("second", id=2)
         assert await peer.messages(2) == [
-            {"jsonrpc": "2.0", "id": 1, "result": {"text": "日本🎉"}},
+            {"jsonrpc": "2.0", "id": "x", "result": {"text": "日本🎉"}},
             {"jsonrpc": "2.0", "id": 2, "result": {}},
         ]
 
@@ -385,6 +386,15 @@ async def test_a_call_that_ignores_its_cancellation_goes_on(start: Start) -> Non
         assert await peer.text() == "late"
 
 
+async def test_a_cancellation_that_came_before_is_not_waited_for_again(start: Start) -> None:
+    fake = FakeServer().tool("t", do.ignore_cancel(), do.wait("go"), do.wait("cancelled"), do.reply("late"))
+    async with start(fake.on("go", do.wake("go"))) as peer:
+        call = await peer.call("t")
+        await peer.send("notifications/cancelled", {"requestId": call})
+        await peer.send("go")
+        assert await peer.text() == "late"
+
+
 async def test_the_client_is_asked_by_a_request_in_the_legacy_era(start: Start) -> None:
     fake = FakeServer().tool("t", do.ask("sampling/createMessage", {"maxTokens": 5}), do.reply("$answer"))
     async with start(fake) as peer:
@@ -455,6 +465,29 @@ async def test_a_changed_list_is_told_to_who_listens_in_the_modern_era(start: St
         assert end["id"] == listen
 
 
+async def test_a_tool_may_ask_twice_and_goes_on_behind_the_question_that_was_answered(start: Start) -> None:
+    fake = FakeServer().tool("t", do.ask("roots/list"), do.ask("roots/list"), do.reply("$answer"))
+    async with start(fake) as peer:
+        await peer.call("t", modern=True)
+        first = await peer.result()
+        params = {"name": "t", "requestState": first["requestState"], "inputResponses": {"ask": 1}}
+        await peer.ask("tools/call", params, modern=True)
+        second = await peer.result()
+        assert second["requestState"] != first["requestState"]
+        params = {"name": "t", "requestState": second["requestState"], "inputResponses": {"ask": 2}}
+        await peer.ask("tools/call", params, modern=True)
+        assert await peer.text() == "2"
+
+
+async def test_spec_04_an_input_required_result_may_lack_what_it_should_have(start: Start) -> None:
+    fake = FakeServer().tool("t", do.input_required(None))
+    async with start(fake) as peer:
+        await peer.call("t", modern=True)
+        result = await peer.result()
+        assert result["resultType"] == "input_required"
+        assert result.keys().isdisjoint({"inputRequests", "requestState"})
+
+
 # Time, and the process.
 
 
@@ -485,6 +518,24 @@ async def test_nothing_is_read_before_what_is_played_at_the_start_has_ended(star
         await peer.message()
         await peer.server.stdin.aclose()
         assert await peer.complaints() == b"loading\nloading\nready\n"
+
+
+async def test_what_comes_in_meanwhile_is_received_afterwards(start: Start) -> None:
+    fake = FakeServer().on_start(do.sleep(0.01), do.note("ready"))
+    async with start(fake) as peer:
+        await peer.ask("ping")
+        await peer.message()
+    assert [record.event for record in fake.records()][:3] == ["start", "note", "received"]
+
+
+async def test_a_wait_that_is_over_wakes_nothing_later(start: Start) -> None:
+    fake = FakeServer().tool("t", do.wait("go", timeout=0.01), do.hang(), do.reply("wrong"))
+    fake.on("go", do.wake("go")).on("later", do.sleep(0.03), do.result("right"))
+    async with start(fake) as peer:
+        await peer.call("t")
+        await peer.send("go")
+        await peer.ask("later")
+        assert await peer.result() == "right"
 
 
 async def test_eof_ends_it_with_0(start: Start) -> None:
@@ -578,6 +629,13 @@ async def test_steps_run_beside_others_for_ever(start: Start) -> None:
     fake = FakeServer().on_start(do.beside(do.repeat(do.log("tick"), do.sleep(0.001))))
     async with start(fake) as peer:
         await peer.messages(3)
+        call = await peer.ask("ping")
+        while (await peer.message()).get("id") != call:
+            pass
+
+
+async def test_an_endless_flood_leaves_others_their_turn(start: Start) -> None:
+    async with start(FakeServer().on_start(do.beside(do.repeat(do.log("flood"))))) as peer:
         call = await peer.ask("ping")
         while (await peer.message()).get("id") != call:
             pass
@@ -695,10 +753,18 @@ async def test_a_server_changed_while_it_runs_is_another_at_its_next_start() -> 
     fake = FakeServer().tool("t", do.reply("old"))
     command = fake.command
     fake.tool("t", do.reply("new"))
-    async with as_process(fake) as peer:
-        assert fake.command == command
+    process = await trio.lowlevel.open_process(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    async with AsyncExitStack() as stack:
+        stack.push_async_callback(process.wait)
+        stack.callback(process.kill)
+        peer = Peer(process)
         await peer.call("t")
         assert await peer.text() == "new"
+
+
+def test_only_a_process_of_ours_counts_as_alive() -> None:
+    # A pid may have become somebody else's: he must not be killed at the end of a test.
+    assert not is_alive(os.getpid(), "no such script")
 
 
 async def test_an_installed_program_is_found_by_its_name(tmp_path: Path) -> None:
@@ -712,6 +778,7 @@ async def test_an_installed_program_is_found_by_its_name(tmp_path: Path) -> None
             stdout=subprocess.PIPE,
             env=environ,
         )
+        stack.push_async_callback(process.wait)
         stack.callback(process.kill)
         peer = Peer(process)
         await peer.call("t")
@@ -772,6 +839,21 @@ async def test_a_server_in_memory_ends_with_its_nursery() -> None:
     assert await peer.line() == b""
     with pytest.raises(trio.BrokenResourceError):
         await peer.write(b"\n")
+
+
+async def test_a_wait_that_is_over_is_not_woken_by_another_that_ends_now(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    fake = FakeServer().on("tick", do.sleep(1), do.result("tick")).on("later", do.sleep(2), do.result("right"))
+    fake.tool("t", do.wait("go", timeout=1), do.hang(), do.reply("wrong")).on("go", do.wake("go"))
+    async with trio.open_nursery() as nursery:
+        peer = Peer(fake.start_memory(nursery))
+        for method in ("tick", "later"):
+            await peer.ask(method)
+        await peer.call("t")
+        await peer.send("go")
+        assert [await peer.result(), await peer.result()] == ["tick", "right"]
+        nursery.cancel_scope.cancel()
 
 
 async def test_waiting_for_what_never_happens_ends_in_time(autojump_clock: trio.testing.MockClock) -> None:
