@@ -5,7 +5,7 @@ A ``null`` is a field left out, fields nobody knows are kept in ``unknown``, and
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args, get_origin
 
 import attrs
@@ -17,7 +17,7 @@ from ..errors import ConfigError
 from ._kinds import Kind, Mismatch, choice, in_words
 from ._parts import AUTH_KINDS, NoAuth, Reconnect
 
-__all__ = ["from_json", "json_fields", "plain", "to_json"]
+__all__ = ["from_json", "json_fields", "plain", "refused", "to_json"]
 
 _T = TypeVar("_T")
 
@@ -38,7 +38,12 @@ def from_json(data: Any, form: type[_T], path: str, *, server: str | None = None
         return _converter.structure(data, form)
     except (ClassValidationError, Mismatch) as error:
         faults = list(_faults(error, path))
-    raise ConfigError("; ".join(f"{at}: {what}" for at, what in faults), path=faults[0][0], server=server)
+    raise refused(faults, server)
+
+
+def refused(faults: Sequence[tuple[str, str]], server: str | None) -> ConfigError:
+    """One error for all faults, each a place and what is wrong there; its path is the place of the first one."""
+    return ConfigError("; ".join(f"{at}: {what}" for at, what in faults), path=faults[0][0], server=server)
 
 
 def to_json(value: Any) -> Any:

@@ -249,6 +249,8 @@ def _settings(value: Mapping[str, Any], warnings: list[str]) -> Iterator[tuple[s
     for name, kind in _SETTINGS.items():
         if value.get(name) is not None:
             try:
+                if isinstance(value[name], Repeated):
+                    raise Mismatch("one value", f"{len(value[name])} of them")  # noqa: TRY301 - one way out for both
                 yield name, kind(value[name])
             except Mismatch as error:
                 warnings.append(f"{'.'.join((name, *error.at))}: {error}; it is not used")

@@ -112,12 +112,12 @@ def _loads(text: str) -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) < len(pairs):
-        for name in found:
-            values = [value for other, value in pairs if other == name]
-            if len(values) > 1:
-                found[name] = Repeated(values)
-    return found
+    if len(found) == len(pairs):
+        return found
+    values: dict[str, list[Any]] = {name: [] for name in found}
+    for name, value in pairs:
+        values[name].append(value)
+    return {name: Repeated(several) if len(several) > 1 else several[0] for name, several in values.items()}
 
 
 def _without_comments(text: str, *, lines: bool) -> str:

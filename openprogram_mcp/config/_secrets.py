@@ -36,7 +36,8 @@ REFERENCE: Final = re.compile(
 )
 
 _SECRET_NAME: Final = re.compile(
-    r"key|token|secret|pass(?!ive|age)|pwd|auth|bearer|credential|cookie|session|signature|pat\b|dsn|private",
+    r"key(?!word|board)|token(?!i[sz]|s\b|s_)|secret|pass(?!ive|age)|pwd|auth(?!or)|bearer|credential|cookie|session"
+    r"|signature|pat\b|dsn|private",
     re.IGNORECASE,
 )
 _PLAIN_NAMES: Final = frozenset({"path", "home", "tz", "lang", "accept", "content-type", "user-agent", "pythonpath"})
@@ -51,7 +52,8 @@ _PLAIN_VALUE: Final = re.compile(
     |   [A-Za-z]: \\ [^=?&]*                         # a path of Windows
     |   [A-Z][a-z]+ (?: / [A-Z][A-Za-z_]+ ){1,2}     # a time zone
     |   [a-z]{2} _ [A-Z]{2} (?: \. [A-Za-z0-9-]+ )?  # a locale
-    |   https?:// [^\s@?\#]+                         # an address without a user and a query
+    |   (?: https?:// )? (?: \d{1,3} (?: \. \d{1,3} ){3} | localhost | (?: [a-z][a-z0-9-]{0,30} \. )+ [a-z]{2,10} )
+        (?: : \d{1,5} )? (?: / [^\s@?\#]* )?         # a host, or an address without a user and a query
     """,
     re.VERBOSE,
 )

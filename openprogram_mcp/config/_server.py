@@ -17,7 +17,7 @@ from attrs import field, frozen
 
 from ..errors import ConfigError
 from ..masking import MIN_LENGTH
-from ._convert import from_json, json_fields, to_json
+from ._convert import from_json, json_fields, refused, to_json
 from ._expand import expanded
 from ._hints import hints
 from ._kinds import (
@@ -39,7 +39,7 @@ from ._kinds import (
 )
 from ._parts import Auth, ClientCredentialsAuth, Health, Reconnect, Source
 from ._secrets import secret_parts, secrets_of_url, secrets_of_words
-from ._shown import merged, shown
+from ._shown import masks, merged, shown
 
 __all__ = ["MCPServerConfig", "ServerType", "canonical", "canonical_name"]
 
@@ -140,8 +140,8 @@ class MCPServerConfig:
         if isinstance(data, Mapping):
             data = {**canonical(data, path), "name": name}
         config = from_json(data, cls, path, server=name)
-        for at, what in config._misfits():
-            raise ConfigError(f"{path}{at}: {what}", path=f"{path}{at}", server=name)
+        if misfits := [(f"{path}{at}", what) for at, what in config._misfits()]:
+            raise refused(misfits, name)
         return config
 
     def to_storage_dict(self) -> dict[str, Any]:
@@ -247,18 +247,20 @@ class MCPServerConfig:
         """Faults that lie between fields, each with the end of its path."""
         local = self.resolved_type == "local"
         needed, given = ("command", self.command) if local else ("url", self.url)
-        if not self.command and not self.url:
+        if not self.command and not self.url and not self.type:
             yield "", "expected a command (for a local server) or a url (for a remote one), got neither"
+        elif not given:
+            yield f".{needed}", f"is missing; a server of type {self.resolved_type} needs it"
         for one in json_fields(type(self)):
             only = one.metadata.get("only")
             if only == ("remote" if local else "local") and getattr(self, one.name) != _default(one):
                 kind = "a local server" if local else "a server with a url"
                 yield f".{one.name}", f"does not fit {kind} (its type is {self.resolved_type})"
-        if not given:
-            yield f".{needed}", f"is missing; a server of type {self.resolved_type} needs it"
         auth = self.auth
         if isinstance(auth, ClientCredentialsAuth) and bool(auth.client_secret) == bool(auth.private_key_file):
             yield ".auth", "expected either client_secret or private_key_file"
+        for at in masks(self):
+            yield at, "the mask stands for no value that is known; write the value, or leave it out to keep it"
         if self.reconnect and self.reconnect.max_seconds < self.reconnect.initial_seconds:
             yield ".reconnect.max_seconds", "expected not less than initial_seconds"
 

@@ -6,12 +6,11 @@ What is shown holds the mask in the place of every secret. An edit may send it b
 from __future__ import annotations
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 import attrs
 
-from ..errors import ConfigError
 from ..masking import MASK
 from ._convert import json_fields, plain
 from ._jsonc import same
@@ -21,7 +20,7 @@ from ._secrets import masked_url, masked_words
 if TYPE_CHECKING:
     from ._server import MCPServerConfig
 
-__all__ = ["merged", "shown"]
+__all__ = ["masks", "merged", "shown"]
 
 _SECRET_MAPS: Final = ("env", "headers")
 _AUTH_SECRETS: Final = ("token", "client_secret")
@@ -63,71 +62,62 @@ def _shown_command(command: str | tuple[str, ...]) -> str | list[str]:
 
 
 def merged(config: MCPServerConfig, patch: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored form after an edit; what is sent back as it was shown is kept as it is.
+    """The stored form after an edit, whose fields go by our names; what it sends back as it was shown is kept as it is.
 
-    Args:
-        config: What is edited.
-        patch: The edit, with our names for its fields.
-
-    Raises:
-        ConfigError: A mask stands where there is no secret to keep.
+    A mask that stands for nothing is still in it: :func:`masks` finds it.
     """
     was, seen = config.to_storage_dict(), shown(config)
     result = dict(was)
     for key, value in patch.items():
+        old = was.get(key)
         if key in seen and same(value, seen[key]):
             continue
-        path = f"servers.{config.name}.{key}"
-        old = was.get(key)
         if value is None:
             result.pop(key, None)
+        elif isinstance(value, list):
+            result[key] = _merged_list(value, seen.get(key), old)
         elif not isinstance(value, Mapping):
-            result[key] = _unmasked(value, seen.get(key), old, path)
+            result[key] = value
         elif key == "auth":
             kept = old if isinstance(old, Mapping) and value.get("kind", old["kind"]) == old["kind"] else {}
-            told = {name: one for name, one in value.items() if not name.startswith("has_")}
-            result[key] = _merged_map(told, kept, path)
+            result[key] = _merged_map({name: one for name, one in value.items() if name[:4] != "has_"}, kept)
         else:
-            result[key] = _merged_map(value, old if isinstance(old, Mapping) else {}, path)
+            result[key] = _merged_map(value, old if isinstance(old, Mapping) else {})
     return result
 
 
-def _merged_map(patch: Mapping[str, Any], old: Mapping[str, Any], path: str) -> dict[str, Any]:
+def _merged_map(patch: Mapping[str, Any], old: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(old)
     for name, value in patch.items():
-        if _is_mask(value):
-            if old.get(name) is None:
-                raise _nothing_behind(f"{path}.{name}")
+        if value == MASK or (isinstance(value, Mapping) and value.get("masked") == MASK):
+            result.setdefault(name, MASK)
         elif value is None or value == "":
             result.pop(name, None)
         else:
-            result[name] = _unmasked(value, None, None, f"{path}.{name}")
+            result[name] = value
     return result
 
 
-def _unmasked(value: Any, seen: Any, old: Any, path: str) -> Any:
-    """A value with the old words in the place of those that were sent back masked."""
-    if isinstance(value, list) and isinstance(seen, list) and isinstance(old, list):
-        left = list(zip(seen, old, strict=True))
-        words = list(value)
-        for index, word in enumerate(words):
-            pair = next((one for one in left if isinstance(word, str) and MASK in word and one[0] == word), None)
-            if pair:
-                left.remove(pair)
-                words[index] = pair[1]
-        return [_unmasked(word, None, None, f"{path}.{index}") for index, word in enumerate(words)]
-    if isinstance(value, str) and MASK in value:
-        raise _nothing_behind(path)
-    return value
+def _merged_list(patch: list[Any], seen: Any, old: Any) -> list[Any]:
+    """The words of an edit, with the old words in the place of those that were sent back masked."""
+    if not isinstance(seen, list) or not isinstance(old, list):
+        return patch
+    hidden = [(masked, word) for masked, word in zip(seen, old, strict=True) if masked != word]
+    words: list[Any] = []
+    for word in patch:
+        pair = next((one for one in hidden if one[0] == word), None)
+        if pair:
+            hidden.remove(pair)
+        words.append(pair[1] if pair else word)
+    return words
 
 
-def _is_mask(value: Any) -> bool:
-    return value == MASK or (isinstance(value, Mapping) and value.get("masked") == MASK)
-
-
-def _nothing_behind(path: str) -> ConfigError:
-    return ConfigError(
-        f"{path}: the mask stands for no value that is known",
-        path=path,
-        remedy="Write the value itself, or leave the field out to keep what it holds.",
-    )
+def masks(config: MCPServerConfig) -> Iterator[str]:
+    """Where a mask stands in a configuration as if it were a secret, as ends of paths."""
+    found = {
+        "command": " ".join(config.argv),
+        "url": config.url,
+        **{f"{key}.{name}": one for key in _SECRET_MAPS for name, one in getattr(config, key).items()},
+        **{f"auth.{name}": getattr(config.auth, name, None) for name in _AUTH_SECRETS},
+    }
+    return (f".{key}" for key, one in found.items() if one and MASK in one)
