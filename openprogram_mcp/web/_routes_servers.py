@@ -1,0 +1,75 @@
+"""Routes about servers: their status, and starting and stopping them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Any
+
+from litestar import get, post
+from litestar.handlers import HTTPRouteHandler
+from litestar.params import Parameter
+from litestar.response import Response
+
+from ..status import ServerStatus
+from . import views
+from ._answers import answer, problems, refuse_when
+from ._schemas import ConfigLocation, Health, ServerDetail, ServerList, ServerRow
+from .app import API, openapi_document
+
+__all__ = ["routes"]
+
+ServerName = Annotated[str, Parameter(description="The server's name, percent-encoded.")]
+
+
+def routes(api: API) -> list[HTTPRouteHandler]:
+    """The handlers."""
+    manager = api.manager
+    document: dict[str, Any] = {}
+
+    @get("/healthz", summary="Whether the worker lives", security=[], tags=["worker"])
+    async def healthz() -> Response[Health]:
+        return answer(views.health(manager))
+
+    @get("/api/openapi.json", include_in_schema=False)
+    async def openapi() -> Response[dict[str, Any]]:
+        if not document:
+            document.update(openapi_document(api))
+        return answer(document)
+
+    @get("/api/mcp/config-path", summary="Where the configuration is", responses=problems(), tags=["worker"])
+    async def config_path() -> Response[ConfigLocation]:
+        return answer(views.config_location())
+
+    @get("/api/mcp/servers", summary="Every server's status", responses=problems(), tags=["servers"])
+    async def list_servers() -> Response[ServerList]:
+        return answer(views.server_list(manager))
+
+    @get("/api/mcp/servers/{name:str}", summary="One server", responses=problems(404), tags=["servers"])
+    async def show_server(name: ServerName) -> Response[ServerDetail]:
+        return answer(views.server_detail(manager, name))
+
+    def action(verb: str, summary: str, act: Callable[[str], Awaitable[ServerStatus]]) -> HTTPRouteHandler:
+        @post(
+            f"/api/mcp/servers/{{name:str}}/{verb}",
+            status_code=200,
+            summary=summary,
+            operation_id=verb,
+            responses=problems(404, 422),
+            tags=["servers"],
+        )
+        async def handle(name: ServerName) -> Response[ServerRow]:
+            refuse_when(api.read_only, f"to {verb} {name!r}")
+            return answer((await act(name)).to_dict())
+
+        return handle
+
+    return [
+        healthz,
+        openapi,
+        config_path,
+        list_servers,
+        show_server,
+        action("restart", "Stop it and start it anew", manager.restart),
+        action("connect", "Start it", manager.connect),
+        action("disconnect", "Stop it until it is connected again; not saved", manager.disconnect),
+    ]

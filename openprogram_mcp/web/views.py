@@ -1,0 +1,126 @@
+"""What the management API and the command line show of a manager, as JSON values. Pure.
+
+Both make their answers here, so that ``list --json`` and ``GET /api/mcp/servers`` cannot differ. The shapes are those
+of the reference; this module imports no web framework.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from ..errors import OpenProgramMCPError
+from ..paths import config_path
+
+if TYPE_CHECKING:
+    from ..adapter import AgentTool, AgentToolResult, RemoteTool
+    from ..events import Record
+    from ..manager import MCPManager
+
+__all__ = [
+    "call_result",
+    "config_location",
+    "event_page",
+    "health",
+    "log_page",
+    "server_detail",
+    "server_list",
+    "tool_list",
+]
+
+
+def server_list(manager: MCPManager) -> dict[str, Any]:
+    """Every server's row, in the order of the file."""
+    return {
+        "version": manager.status_version,
+        "servers": [status.to_dict() for status in manager.status().values()],
+    }
+
+
+def server_detail(manager: MCPManager, name: str) -> dict[str, Any]:
+    """One server's row with its configuration, secrets masked, and the schemas of its tools.
+
+    Raises:
+        UnknownServer: No server of this name is configured.
+    """
+    row = manager.server(name).to_dict()
+    try:
+        config: dict[str, Any] | None = manager.config(name).to_response_dict()
+    except OpenProgramMCPError:
+        # An entry that could not be read has a row, which says why, but no configuration to show.
+        config = None
+    return {
+        **row,
+        "config": config,
+        "tool_schemas": [_tool_schema(tool, remote) for tool, remote in manager.tool_records(name)],
+    }
+
+
+def tool_list(manager: MCPManager) -> dict[str, Any]:
+    """Every tool that can be called, sorted by name."""
+    return {
+        "version": manager.registry.snapshot().version,
+        "tools": [_tool_row(tool) for tool in sorted(manager.tools(), key=lambda tool: tool.name)],
+    }
+
+
+def call_result(result: AgentToolResult, call_id: str) -> dict[str, Any]:
+    """A call's answer."""
+    return {
+        "call_id": call_id,
+        "content": list(result.content),
+        "text": result.text,
+        "is_error": result.is_error,
+        "details": result.details,
+    }
+
+
+def health(manager: MCPManager) -> dict[str, Any]:
+    """That the worker lives, and how many servers are in which state."""
+    return {"status": "ok", "servers": dict(Counter(str(status.status) for status in manager.status().values()))}
+
+
+def event_page(records: Iterable[Record], following: int, missed: int) -> dict[str, Any]:
+    """Events for a client that polls, and the number to ask with next."""
+    return {"events": [record.to_dict() for record in records], "next": following, "missed": missed}
+
+
+def log_page(records: Iterable[Record]) -> dict[str, Any]:
+    """Log lines of servers."""
+    lines = []
+    for record in records:
+        line = record.to_dict()
+        lines.append({key: line[key] for key in ("id", "time", "server", "level", "logger", "text")})
+    return {"lines": lines}
+
+
+def config_location() -> dict[str, Any]:
+    """Where the configuration is, and whether it is there."""
+    path = config_path()
+    return {"path": str(path), "exists": path.exists()}
+
+
+def _tool_row(tool: AgentTool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "server": tool.server,
+        "wire_name": tool.wire_name,
+        "description": tool.description,
+        "input_schema": tool.parameters,
+        "annotations": tool.annotations,
+        "deferred": tool.defer,
+        "action": "allow",
+    }
+
+
+def _tool_schema(tool: AgentTool, remote: RemoteTool) -> dict[str, Any]:
+    return {
+        "name": tool.name,
+        "wire_name": remote.name,
+        "description": remote.description,
+        "input_schema": remote.input_schema,
+        "output_schema": remote.output_schema,
+        "annotations": remote.annotations,
+        "action": "allow",
+    }
