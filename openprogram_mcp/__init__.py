@@ -4,7 +4,7 @@ The layers. A file imports only from floors below its own, never sideways except
 imports to it::
 
     L0  errors, paths
-    L1  storage, status, adapter
+    L1  storage, masking, status, adapter
     L2  config, events
     L3  transports/
     L4  session, registry

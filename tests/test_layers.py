@@ -21,7 +21,9 @@ PACKAGE = ROOT / "openprogram_mcp"
 ABOVE_ALL = {"__main__"}
 """Entry points: nobody imports them, they import whom they start."""
 
-MAY_IMPORT_SDK = re.compile(r"^(transports/(stdio|http|_\w+)|session|session/\w+|host|host/\w+|auth/\w+)\.py$")
+MAY_IMPORT_SDK = re.compile(
+    r"^(transports/(stdio|http|_\w+)|session|session/\w+|client/_protocol|host|host/\w+|auth/\w+)\.py$"
+)
 """The SDK takes half a second to import; only what speaks the protocol pays for it, and is itself imported late."""
 
 MAY_IMPORT_ASYNCIO = re.compile(r"^aio(/\w+)?\.py$")
