@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Final, Protocol
 
 import trio
@@ -24,11 +23,14 @@ _READS_BETWEEN_CHECKPOINTS: Final = 8
 class Link(Protocol):
     """What the dispatcher needs of a stream."""
 
+    direct: bool
+    """Whether what was taken by :meth:`try_send` is on its way, without :meth:`wait_sendable` after it."""
+
     async def receive(self) -> bytes:
         """The next bytes; none at the end of the stream."""
         ...
 
-    def try_send(self, data: memoryview) -> int:
+    def try_send(self, data: bytes | memoryview) -> int:
         """Send what can be sent at once and say how much that was.
 
         Raises:
@@ -36,12 +38,8 @@ class Link(Protocol):
         """
         ...
 
-    async def send_some(self, data: memoryview, proceed: Callable[[], bool]) -> int:
-        """Wait until something can be sent, ask whether it still is to be, send it, and say how much that was.
-
-        Args:
-            data: What is to be sent.
-            proceed: Asked right before the first byte leaves, with no checkpoint in between; false sends nothing.
+    async def wait_sendable(self) -> None:
+        """Wait until something can be sent.
 
         Raises:
             trio.BrokenResourceError: The other side is gone.
@@ -56,6 +54,8 @@ class PipeLink:
         read_fd: The end to read from; made non-blocking.
         write_fd: The end to write to; made non-blocking.
     """
+
+    direct = True
 
     __slots__ = ("_read_fd", "_reads", "_size", "_write_fd")
 
@@ -89,7 +89,7 @@ class PipeLink:
                 await trio.lowlevel.checkpoint()
             return chunk
 
-    def try_send(self, data: memoryview) -> int:
+    def try_send(self, data: bytes | memoryview) -> int:
         """See :class:`Link`."""
         try:
             return os.write(self._write_fd, data)
@@ -98,27 +98,29 @@ class PipeLink:
         except OSError as error:
             raise trio.BrokenResourceError("the server closed its standard input") from error
 
-    async def send_some(self, data: memoryview, proceed: Callable[[], bool]) -> int:
+    async def wait_sendable(self) -> None:
         """See :class:`Link`."""
-        while True:
-            try:
-                await trio.lowlevel.wait_writable(self._write_fd)
-            except trio.ClosedResourceError as error:
-                raise trio.BrokenResourceError("the pipe was closed") from error
-            if not proceed():
-                return 0
-            if sent := self.try_send(data):
-                return sent
+        try:
+            await trio.lowlevel.wait_writable(self._write_fd)
+        except trio.ClosedResourceError as error:
+            raise trio.BrokenResourceError("the pipe was closed") from error
 
 
 class StreamLink:
-    """A link over a pair of Trio streams that belong to somebody else, who closes them."""
+    """A link over a pair of Trio streams that belong to somebody else, who closes them.
 
-    __slots__ = ("_receive", "_send")
+    A stream cannot be asked without waiting, so what is to be sent is taken one piece at a time and sent by
+    :meth:`wait_sendable`.
+    """
+
+    direct = False
+
+    __slots__ = ("_pending", "_receive", "_send")
 
     def __init__(self, receive: trio.abc.ReceiveStream, send: trio.abc.SendStream) -> None:
         self._receive = receive
         self._send = send
+        self._pending = b""
 
     async def receive(self) -> bytes:
         """See :class:`Link`."""
@@ -127,20 +129,22 @@ class StreamLink:
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 
-    def try_send(self, data: memoryview) -> int:
-        """Nothing: a stream cannot be asked without waiting."""
-        del data
-        return 0
-
-    async def send_some(self, data: memoryview, proceed: Callable[[], bool]) -> int:
-        """See :class:`Link`. The frame is sent whole."""
-        if not proceed():
+    def try_send(self, data: bytes | memoryview) -> int:
+        """See :class:`Link`."""
+        if self._pending:
             return 0
+        self._pending = bytes(data)
+        return len(data)
+
+    async def wait_sendable(self) -> None:
+        """See :class:`Link`. Sends what was taken before."""
+        if not self._pending:
+            return
         try:
-            await self._send.send_all(data)
+            await self._send.send_all(self._pending)
         except trio.ClosedResourceError as error:
             raise trio.BrokenResourceError("the stream was closed") from error
-        return len(data)
+        self._pending = b""
 
 
 def enlarge_pipe(fd: int, size: int = 1024 * 1024) -> None:

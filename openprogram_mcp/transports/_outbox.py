@@ -1,4 +1,4 @@
-"""Frames on their way out: straight into the pipe when it is idle, in order behind the others when it is not.
+"""Frames on their way out: straight into the pipe when it is idle, joined with the others when it is not.
 
 A frame is never torn: once its first byte has left, it is written to its end before any other. A frame that has not
 begun can be withdrawn. Posting never waits; whoever sends much waits for room first.
@@ -19,6 +19,8 @@ from ._link import Link
 __all__ = ["Fate", "FateState", "Frame", "Outbox"]
 
 _LIMIT_BYTES: Final = 1024 * 1024
+# Small frames are joined up to about this size, so that many of them take one step and one write.
+_JOINED_BYTES: Final = 64 * 1024
 
 
 class FateState(StrEnum):
@@ -53,7 +55,8 @@ class Frame:
         fate: Told when the first byte has left.
         on_written: Told whenever the peer has taken some of it.
         on_lost: Told when the peer will never take it.
-        withdrawn: Nobody wants it any more; only what has not begun is left out.
+        withdrawn: Nobody wants it any more; what has begun is written to its end all the same.
+        begun: Its first byte has left.
     """
 
     data: memoryview
@@ -61,16 +64,11 @@ class Frame:
     on_written: Callable[[], None] = _ignore
     on_lost: Callable[[], None] = _ignore
     withdrawn: bool = False
-
-    def claim(self) -> bool:
-        """Its first byte is about to leave: from now on it counts as written, unless it was withdrawn before."""
-        if self.withdrawn and (self.fate is None or self.fate.state is FateState.QUEUED):
-            return False
-        self.written()
-        return True
+    begun: bool = False
 
     def written(self) -> None:
         """Some of it has left."""
+        self.begun = True
         if self.fate is not None:
             self.fate.state = FateState.WRITTEN
         self.on_written()
@@ -103,9 +101,14 @@ class Outbox:
         """Wake whoever waits for room, to look again."""
         self._room.unpark_all()
 
-    def post(self, frame: Frame) -> None:
-        """Send a frame without waiting: now if the pipe is idle and takes it, else in its turn."""
-        if not self._frames:
+    def post(self, frame: Frame, *, alone: bool = True) -> None:
+        """Send a frame without waiting.
+
+        Args:
+            frame: It goes at once if the pipe is idle and takes it, else in its turn.
+            alone: Nothing else is likely to follow in this moment; else it is better joined with what does.
+        """
+        if alone and self._link.direct and not self._frames:
             try:
                 sent = self._link.try_send(frame.data)
             except trio.BrokenResourceError:
@@ -118,29 +121,57 @@ class Outbox:
                 frame.data = frame.data[sent:]
         self._frames.append(frame)
         self._bytes += len(frame.data)
-        self._wanted.unpark()
+        if len(self._frames) == 1:
+            self._wanted.unpark()
 
     async def run(self) -> None:
-        """Write what could not be written at once, for ever."""
+        """Write what was not written at once, for ever."""
         while True:
             while not self._frames:
                 await self._wanted.park()
-            frame = self._frames[0]
             try:
-                await self._write(frame)
+                while self._frames:
+                    if not self._send_some():
+                        await self._link.wait_sendable()
+                if not self._link.direct:
+                    await self._link.wait_sendable()
             except trio.BrokenResourceError:
-                # The peer closed its input. What it still says is heard; what it was to be told is lost.
-                frame.on_lost()
-            self._frames.popleft()
-            self._bytes -= len(frame.data)
-            if not self.full:
-                self._room.unpark_all()
+                self._lose_all()
 
-    async def _write(self, frame: Frame) -> None:
-        offset = 0
-        while offset < len(frame.data):
-            sent = await self._link.send_some(frame.data[offset:], frame.claim)
-            if not sent:
-                return
+    def _send_some(self) -> bool:
+        """Send the next frames, small ones together, as far as the pipe takes them; false when it takes nothing."""
+        frames = self._frames
+        while frames and frames[0].withdrawn and not frames[0].begun:
+            self._bytes -= len(frames.popleft().data)
+        joined, size = [], 0
+        for frame in frames:
+            if size >= _JOINED_BYTES or (frame.withdrawn and not frame.begun):
+                break
+            joined.append(frame)
+            size += len(frame.data)
+        if not joined:
+            return True
+        sent = self._link.try_send(joined[0].data if len(joined) == 1 else b"".join(frame.data for frame in joined))
+        self._bytes -= sent
+        left = sent
+        for frame in joined:
+            if not left:
+                break
             frame.written()
-            offset += sent
+            taken = min(left, len(frame.data))
+            left -= taken
+            if taken < len(frame.data):
+                frame.data = frame.data[taken:]
+            else:
+                frames.popleft()
+        if not self.full:
+            self._room.unpark_all()
+        return sent > 0
+
+    def _lose_all(self) -> None:
+        """The peer closed its input. What it still says is heard; what it was to be told is lost."""
+        lost, self._bytes = list(self._frames), 0
+        self._frames.clear()
+        for frame in lost:
+            frame.on_lost()
+        self._room.unpark_all()

@@ -1,6 +1,6 @@
 """Trace context on the way out: the caller's OpenTelemetry span becomes the parent of the server's.
 
-Where the program uses no OpenTelemetry, as most do not, a request costs two look-ups and nothing is added to it.
+Where the program uses no OpenTelemetry, as most do not, a request costs one look-up and nothing is added to it.
 
 MCP specification: basic/patterns/tracing (SEP-414).
 """
@@ -16,7 +16,7 @@ from opentelemetry import context as otel_context
 from opentelemetry import trace
 from opentelemetry.propagate import inject
 
-__all__ = ["Trace", "traced"]
+__all__ = ["Trace", "Tracer"]
 
 _tracer = trace.get_tracer("openprogram_mcp")
 _NOTHING: Final[Mapping[str, str]] = {}
@@ -53,11 +53,23 @@ class _Untraced(AbstractContextManager["Trace", None]):
 _UNTRACED: Final = _Untraced()
 
 
-def traced(method: str, params: Mapping[str, Any] | None, request_id: int | str) -> AbstractContextManager[Trace]:
-    """A client span around one request, and what to put into its ``_meta`` so that the server joins the trace."""
-    if not otel_context.get_current() and isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+class Tracer:
+    """Traces the requests of one connection.
+
+    Whether the program has set OpenTelemetry up is looked at when the connection is made, since looking takes longer
+    than the rest of a request; where it is set up later, requests made within a span are traced all the same.
+    """
+
+    def __init__(self) -> None:
+        self._set_up = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
+
+    def traced(
+        self, method: str, params: Mapping[str, Any] | None, request_id: int | str
+    ) -> AbstractContextManager[Trace]:
+        """A client span around one request, and what to put into its ``_meta`` so that the server joins the trace."""
+        if self._set_up or otel_context.get_current():
+            return _span(method, params, request_id)
         return _UNTRACED
-    return _span(method, params, request_id)
 
 
 @contextmanager

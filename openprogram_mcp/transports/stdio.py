@@ -36,7 +36,7 @@ from . import wire
 from ._inbound import Inbound, contained, serving_request
 from ._link import Link
 from ._outbox import Fate, FateState, Frame, Outbox
-from ._tracing import traced
+from ._tracing import Tracer
 from .wire import Envelope, Noise, RequestId, Slot, as_request_id, correlation_key
 
 __all__ = ["ConnectionClosed", "Fate", "FateState", "RequestOptions", "StdioDispatcher", "serving_request"]
@@ -109,6 +109,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         self._outstanding = wire.Outstanding()
         self._outbox = Outbox(link)
         self._inbound = Inbound(self, self._post, TransportContext(kind="stdio", can_send_request=True))
+        self._tracer = Tracer()
         self._timer = trio.CancelScope()
         self._state = "new"
         self._late = 0
@@ -161,7 +162,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         fate = options.get("fate") or Fate()
         self._outstanding.add(slot)
         try:
-            with traced(method, params, wire_id) as trace:
+            with self._tracer.traced(method, params, wire_id) as trace:
                 wants_progress = on_progress is not None or options.get("wants_progress", False)
                 meta = {**trace.meta, "progressToken": wire_id} if wants_progress else trace.meta
                 line = wire.encode_request(wire_id, method, _with_meta(params, meta) if meta else params)
@@ -202,7 +203,8 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         while self._outbox.full and not slot.settled:
             await self._outbox.wait_for_room()
         if not slot.settled:
-            self._outbox.post(frame)
+            # Where others are on their way too, more of them are likely to follow in this moment.
+            self._outbox.post(frame, alone=len(self._outstanding) == 1)
 
     def _abandon(self, frame: Frame, wire_id: RequestId, tell: bool) -> None:
         """Nobody waits any more: take the request out of the outbox if it still stands there, else tell the peer."""
