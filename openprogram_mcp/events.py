@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
 from time import time
 from types import TracebackType
 from typing import Any, ClassVar
@@ -17,7 +16,7 @@ from typing import Any, ClassVar
 import trio
 from attrs import define, field, frozen
 
-from .status import ServerStatus
+from .status import ServerStatus, rfc3339
 
 __all__ = [
     "BrowserOpenFailed",
@@ -45,11 +44,6 @@ _RING_SIZE = 1024
 _LOG_RING_SIZE = 2048
 _SHORT_TEXT = 400
 _SHORT_ITEMS = 40
-
-
-def rfc3339(timestamp: float) -> str:
-    """A moment, in seconds since the epoch, as RFC 3339 in UTC with milliseconds and ``Z``."""
-    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def shortened(value: Any) -> Any:

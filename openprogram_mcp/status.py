@@ -6,6 +6,7 @@ is made from it.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any, Final, Literal
 
@@ -21,7 +22,13 @@ __all__ = [
     "ServerState",
     "ServerStatus",
     "check_transition",
+    "rfc3339",
 ]
+
+
+def rfc3339(timestamp: float) -> str:
+    """A moment, in seconds since the epoch, as RFC 3339 in UTC with milliseconds and ``Z``."""
+    return datetime.fromtimestamp(timestamp, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 class ServerState(StrEnum):
@@ -89,17 +96,18 @@ ExitWay = Literal["eof", "term", "kill", "own"]
 class LastCall:
     """The last call of a tool that has ended.
 
-    ``seconds`` is its duration; ``outcome`` is one of the outcomes of ``ToolCallEnded``.
+    ``at`` is when it ended, in seconds since the epoch, and ``seconds`` how long it took; ``outcome`` is one of the
+    outcomes of ``ToolCallEnded``.
     """
 
     tool: str
-    at: str
+    at: float
     outcome: str
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {"tool": self.tool, "at": self.at, "outcome": self.outcome, "seconds": round(self.seconds, 6)}
+        return {"tool": self.tool, "at": rfc3339(self.at), "outcome": self.outcome, "seconds": round(self.seconds, 6)}
 
 
 @frozen

@@ -19,9 +19,9 @@ from attrs import evolve
 from ..adapter import AgentToolResult, RemoteTool
 from ..config import MCPServerConfig
 from ..errors import ConfigError, NotConnected, ServerFailed
-from ..events import EventBus, ServerLog, rfc3339
+from ..events import EventBus, ServerLog
 from ..masking import Masker
-from ..status import Phase, ServerState, ServerStatus, check_transition
+from ..status import Phase, ServerState, ServerStatus, check_transition, rfc3339
 from ..transports._process import ServerProcess
 from ._calls import Call, CallDesk, OnProgress
 from ._connection import Connection, Ending, Withdrawn, hold_connection, is_refusal

@@ -19,7 +19,7 @@ from ..adapter import AgentToolResult, RemoteTool, check_arguments, convert_call
 from ..adapter import protocol_error_result as protocol_error
 from ..config import MCPServerConfig
 from ..errors import InvalidArguments, NotConnected, ServerGone, TimedOut
-from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted, rfc3339, shortened
+from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted, shortened
 from ..masking import Masker
 from ..status import LastCall
 from ._connection import Connection, protocol
@@ -107,7 +107,7 @@ class CallDesk:
             raise
         finally:
             seconds = trio.current_time() - started
-            self.last = LastCall(call.label, rfc3339(time()), outcome, seconds)
+            self.last = LastCall(call.label, time(), outcome, seconds)
             self._bus.publish(
                 ToolCallEnded(
                     server=name,

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
+from functools import cache
 from importlib import import_module
 from typing import Any, Final, Protocol
 
@@ -374,6 +375,7 @@ def _offered(config: MCPServerConfig, tool: str) -> bool:
     )
 
 
+@cache
 def protocol() -> Any:
     """The module that meets the SDK; imported when it is first needed, since that takes half a second."""
     return import_module("._protocol", __package__)

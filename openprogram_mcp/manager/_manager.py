@@ -10,6 +10,7 @@ import difflib
 import os
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
@@ -464,8 +465,13 @@ class MCPManager:
                     nursery.start_soon(self._end, name)
 
 
+_call_numbers = count(1)
+_instance = uuid4().hex[:8]
+
+
 def _call_id() -> str:
-    return uuid4().hex[:16]
+    """A name for a call that no other one has, of this process or of another."""
+    return f"{_instance}-{next(_call_numbers)}"
 
 
 @asynccontextmanager
