@@ -216,8 +216,8 @@ def test_processes_that_read_and_write_under_the_lock_lose_nothing(tmp_path: Pat
 
 HANG = """
 import os, sys
-
-storage.os.fsync = lambda descriptor: (print("writing", flush=True), sys.stdin.read())
+from openprogram_mcp import storage
+os.fsync = lambda descriptor: (print("writing", flush=True), sys.stdin.read())
 storage.PrivateFile(sys.argv[1]).write(b"new " * 1000)
 """
 

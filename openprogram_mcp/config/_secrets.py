@@ -36,7 +36,7 @@ REFERENCE: Final = re.compile(
 )
 
 _SECRET_NAME: Final = re.compile(
-    r"key(?!word|board)|token(?!i[sz]|s\b|s_)|secret|pass(?!ive|age)|pwd|auth(?!or)|bearer|credential|cookie|session"
+    r"key(?!word|board)|token(?!i[sz]|s\b|s_)|secret|pass(?!ive|age)|pwd|auth(?!ors?(?![a-z]))|bearer|credential|cookie|session"
     r"|signature|pat\b|dsn|private",
     re.IGNORECASE,
 )
@@ -58,7 +58,7 @@ _PLAIN_VALUE: Final = re.compile(
     re.VERBOSE,
 )
 _NAMED: Final = re.compile(r"-{0,2}(?P<name>[\w.-]+)(?:=|:\s*(?!//))(?P<secret>.+)", re.DOTALL)
-_FLAG: Final = re.compile(r"--?(?!no-|disable-|skip-)(?P<name>[\w.-]+)")
+_FLAG: Final = re.compile(r"(?!--?(?:no|disable|skip)-)--?(?P<name>[\w.-]+)")
 _USER: Final = re.compile(r"(?<=://)(?P<secret>[^/?#\s]*)@")
 _QUERY: Final = re.compile(r"[?&](?:(?P<name>[^=&#\s]*)=)?(?P<secret>[^&#\s]+)")
 _LOOKS: Final = re.compile(
