@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
+import re
 from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, TypeVar, get_type_hints, overload
@@ -19,6 +20,7 @@ import trio
 from attrs import define, field, frozen
 
 from .adapter import (
+    MAX_NAME,
     AgentTool,
     AgentToolResult,
     Invoke,
@@ -36,6 +38,8 @@ from .errors import UnknownTool
 __all__ = ["RegistrySnapshot", "ToolRegistry"]
 
 _log = logging.getLogger(__name__)
+
+_NAME = re.compile(rf"[A-Za-z0-9_-]{{1,{MAX_NAME}}}")
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -222,7 +226,7 @@ class ToolRegistry:
             toolsets: The groups it belongs to.
 
         Raises:
-            ValueError: The name is taken.
+            ValueError: The name is taken, or is none that model APIs accept.
             TypeError: A parameter cannot be given by name, or its type has no JSON form.
         """
 
@@ -256,6 +260,8 @@ def _local_tool(
     function: Callable[..., Any], *, name: str | None, description: str | None, toolsets: tuple[str, ...]
 ) -> AgentTool:
     called = name or function.__name__
+    if not _NAME.fullmatch(called):
+        raise ValueError(f'"{called}" cannot be a tool\'s name: letters, digits, _ and -, at most {MAX_NAME} of them')
     fields: list[Any] = []
     hints = get_type_hints(function, include_extras=True)
     for parameter in inspect.signature(function).parameters.values():

@@ -189,12 +189,23 @@ def test_result_03_base64_in_another_form_is_put_right(data: str) -> None:
         (_b64(b"<html>"), None, "it is not a PNG, JPEG, GIF or WebP image; unknown type, 6 bytes"),
         (_b64(_png()[:-20]), "image/png", "it is cut off; image/png"),
         (_b64(_png(9000, 10)), "image/png", "it is 9000 x 10 pixels, over the limit of 8000 a side; image/png"),
+        (
+            _b64(b"GIF89a" + struct.pack("<HH", 10, 9000)),
+            "image/gif",
+            "it is 10 x 9000 pixels, over the limit of 8000 a",
+        ),
+        (_b64(b"RIFF\x24\0\0\0WAVEfmt "), "image/webp", "it is not a PNG, JPEG, GIF or WebP image; image/webp, 16"),
         (_b64(_png(padding=4_000_000)), "image/png", "it is over the limit of 3,932,160 bytes; image/png, 4,0"),
     ],
 )
 def test_result_03_an_image_that_no_model_takes_becomes_a_note(data: Any, label: Any, said: str) -> None:
     text = _one({"type": "image", "data": data, "mimeType": label})
     assert text.startswith(f"[Image left out: {said}")
+
+
+@pytest.mark.parametrize("start", [b"\x89PNG\r\n\x1a\n", b"GIF87a", b"GIF89a\x01"])
+def test_result_03_a_header_that_is_not_there_says_nothing_against_an_image(start: bytes) -> None:
+    assert _image(_b64(start)).content[0]["type"] == "image"
 
 
 def test_result_03_an_image_of_30_mb_becomes_a_note_quickly() -> None:
@@ -245,8 +256,9 @@ def test_a_resource_link_becomes_a_text_that_says_what_where_and_how_big() -> No
     }
     said = "[Resource link: file:///a/report.pdf, Report, application/pdf, 123,456 bytes]\nOf last year."
     assert _one(block) == said
-    bare = {"type": "resource_link", "uri": "x:y", "name": "x:y", "size": "big", "description": None}
-    assert _one(bare) == "[Resource link: x:y, unknown type, size unknown]"
+    for size in ("big", -1, 1e300, None):
+        bare = {"type": "resource_link", "uri": "x:y", "name": "x:y", "size": size, "description": None}
+        assert _one(bare) == "[Resource link: x:y, unknown type, size unknown]"
 
 
 def test_an_embedded_text_is_included_with_what_and_where_it_is() -> None:
@@ -363,6 +375,22 @@ def test_result_06_a_text_of_10_mb_is_cut_in_the_middle_with_its_size() -> None:
     assert result.text.endswith("b" * 49_000)
     assert "\n[… 10,000,000 characters in all; the middle is left out, since the limit is 100,000 …]\n" in result.text
     assert result.details["truncated"] == {"total_chars": 10_000_000, "max_chars": 100_000}
+
+
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_result_06_a_text_of_just_the_limit_is_whole(letter: str) -> None:
+    for number, is_cut in ((1000, False), (1001, True)):
+        result = convert_call_result({"content": [_text(letter * number)]}, max_chars=1000)
+        assert ("truncated" in result.details) is is_cut
+        assert (result.text == letter * number) is not is_cut
+
+
+def test_result_06_many_small_blocks_around_an_image_are_two() -> None:
+    image = {"type": "image", "data": PNG, "mimeType": "image/png"}
+    texts = [_text(str(number)) for number in range(100)]
+    result = convert_call_result({"content": [*texts, image, *texts, image]})
+    assert [block["type"] for block in result.content] == ["text", "image", "text", "image"]
+    assert result.content[2]["text"] == "\n".join(str(number) for number in range(100))
 
 
 def test_result_06_the_cut_is_between_characters() -> None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from openprogram_mcp.adapter import MAX_NAME, NameStyle, assign_names, namespace_tool_name
+from openprogram_mcp.adapter import MAX_NAME, NameStyle, assign_names, clash_warnings, namespace_tool_name
 
 ACCEPTED = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -91,6 +91,15 @@ def test_name_03_a_hostile_chain_of_traps_costs_little_time() -> None:
     names = assign_names(chain)
     assert len(set(names.values())) == len(chain)
     assert time.perf_counter() - started < 2
+
+
+def test_name_03_a_clash_is_said_and_a_cut_is_none() -> None:
+    names = assign_names([("s", "a.b"), ("s", "a_b"), ("s", "c"), ("s", "d" * 90)])
+    assert clash_warnings(names) == {
+        ("s", "a.b"): f'tool "a.b" is offered as {names["s", "a.b"]}, since another has the name s__a_b',
+        ("s", "a_b"): f'tool "a_b" is offered as {names["s", "a_b"]}, since another has the name s__a_b',
+    }
+    assert clash_warnings(assign_names([("s", "c")], style="mcp"), style="mcp") == {}
 
 
 @pytest.mark.parametrize(

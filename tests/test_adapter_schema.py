@@ -129,6 +129,55 @@ def test_schema_02_all_of_with_references_is_merged() -> None:
     assert "$defs" not in copy, "nothing refers to them any more"
 
 
+@pytest.mark.parametrize(
+    ("first", "second", "merged"),
+    [
+        ({"type": "string"}, {"type": "string"}, {"type": "string"}),
+        ({"type": "string"}, {}, {"type": "string"}),
+        ({}, {"type": "string"}, {"type": "string"}),
+        ({"type": "string"}, {"minLength": 2}, {"type": "string", "minLength": 2}),
+        ({"minimum": 1}, {"minimum": 2}, {"allOf": [{"minimum": 1}, {"minimum": 2}]}),
+    ],
+)
+def test_schema_02_what_two_branches_say_of_one_argument_is_said_once(
+    first: Schema, second: Schema, merged: Schema
+) -> None:
+    copy = _accepted({"allOf": [{"properties": {"a": first}}, {"properties": {"a": second}}]})
+    assert copy["properties"] == {"a": merged}
+
+
+def test_schema_02_a_choice_refines_an_argument_only_where_every_branch_does() -> None:
+    own = {"kind": {"type": "string"}, "size": {"type": "integer"}}
+    branches = [
+        {"properties": {"kind": {"const": "a"}, "size": {"minimum": 1}}},
+        {"properties": {"kind": {"const": "b"}}},
+    ]
+    copy = _accepted({"type": "object", "properties": own, "anyOf": branches})
+    assert copy["properties"]["kind"] == {"type": "string", "anyOf": [{"const": "a"}, {"const": "b"}]}
+    assert copy["properties"]["size"] == {"type": "integer"}
+
+
+def test_schema_02_a_choice_of_closed_branches_is_closed() -> None:
+    closed = [{**A, "additionalProperties": False}, {**B, "additionalProperties": False}]
+    assert _accepted({"anyOf": closed})["additionalProperties"] is False
+    assert "additionalProperties" not in _accepted({"anyOf": [closed[0], B]})
+
+
+def test_schema_02_a_choice_of_very_many_stays_readable() -> None:
+    branches = [{"properties": {f"argument_{number}": {}}, "required": [f"argument_{number}"]} for number in range(200)]
+    copy = _accepted({"anyOf": branches})
+    assert len(copy["properties"]) == 200
+    assert "(24) argument_23; and 176 more." in _rules({"anyOf": branches})
+    assert len(_rules({"allOf": [{"not": {"required": [f"a{number}"]}} for number in range(200)]})) < 1000
+
+
+def test_schema_02_branches_within_branches_within_branches_end() -> None:
+    schema: Schema = A
+    for _ in range(400):
+        schema = {"allOf": [schema]}
+    _accepted(schema)
+
+
 def test_schema_02_a_reference_at_the_root_is_followed() -> None:
     copy = _accepted({"$ref": "#/$defs/A", "$defs": {"A": {**A, "description": "of A"}}})
     assert copy["properties"] == A["properties"]

@@ -313,6 +313,28 @@ def test_a_parameter_that_cannot_be_given_by_name_is_refused() -> None:
     assert registry.names() == []
 
 
+@pytest.mark.parametrize("name", ["my tool", "a.b", "x" * 65, "é"])
+def test_a_name_that_model_apis_refuse_is_refused(name: str) -> None:
+    registry = ToolRegistry()
+    with pytest.raises(ValueError, match="cannot be a tool's name"):
+        registry.function(name=name)(lambda: None)
+    with pytest.raises(ValueError, match="<lambda>"):
+        registry.function(lambda: None)
+    assert registry.version == 0
+
+
+async def test_a_default_is_shown_and_is_the_functions_to_fill_in() -> None:
+    registry = ToolRegistry()
+
+    @registry.function
+    async def give(items: list[int] = [1, 2], more: Any = None) -> Any:  # noqa: B006 - that it is not shared is tested
+        items.append(3)
+        return items
+
+    assert registry["give"].parameters["properties"]["items"]["type"] == "array"
+    assert (await registry["give"].execute({"items": [7]})).text == "[7,3]"
+
+
 def test_a_type_without_a_json_form_is_refused() -> None:
     registry = ToolRegistry()
 

@@ -11,7 +11,7 @@ from ._arguments import check_arguments
 from ._content import MAX_CHARS, AgentToolResult, convert_call_result, error_result, protocol_error_result
 from ._export import anthropic_tool, openai_tool
 from ._model import ModelSchema, model_schema, model_view
-from ._names import MAX_NAME, NameStyle, assign_names, namespace_tool_name
+from ._names import MAX_NAME, NameStyle, assign_names, clash_warnings, namespace_tool_name
 from ._schema import InvalidSchema, normalize_input_schema
 from ._tools import AgentTool, Invoke, OnUpdate, RemoteTool, mount_tool, parse_tools
 
@@ -29,6 +29,7 @@ __all__ = [
     "anthropic_tool",
     "assign_names",
     "check_arguments",
+    "clash_warnings",
     "convert_call_result",
     "error_result",
     "model_schema",

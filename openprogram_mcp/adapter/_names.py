@@ -10,10 +10,10 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final, Literal
 
-__all__ = ["MAX_NAME", "NameStyle", "assign_names", "namespace_tool_name"]
+__all__ = ["MAX_NAME", "NameStyle", "assign_names", "clash_warnings", "namespace_tool_name"]
 
 NameStyle = Literal["plain", "mcp"]
 """``plain`` is ``server__tool``, ``mcp`` is ``mcp__server__tool``."""
@@ -77,6 +77,20 @@ def assign_names(pairs: Iterable[Pair], *, style: NameStyle = "plain") -> dict[P
             taken.add(name)
         clashing = {name for name in taken if len(users[name]) > 1}
     return names
+
+
+def clash_warnings(names: Mapping[Pair, str], *, style: NameStyle = "plain") -> dict[Pair, str]:
+    """A sentence for each pair that could not have its plain name, for the status of its server.
+
+    Args:
+        names: What `assign_names` gave.
+        style: The style it was given.
+    """
+    return {
+        (server, tool): f"tool {json.dumps(tool[:100])} is offered as {name}, since another has the name {plain}"
+        for (server, tool), name in names.items()
+        if name != (plain := _name(server, tool, style, 0))
+    }
 
 
 def _name(server: str, tool: str, style: NameStyle, digits: int) -> str:
