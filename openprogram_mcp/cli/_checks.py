@@ -136,7 +136,8 @@ def _check_program(config: MCPServerConfig) -> Iterator[Check]:
         remedy = _INSTALL.get(short, "Check its spelling, install it, or write where it is")
         yield Check("error", name, f"its program {program} {where}", remedy)
         return
-    yield Check("ok", name, f"{program} is {found}{_version_of(short, found)}")
+    place = program if found == program else f"{program} is {found}"
+    yield Check("ok", name, f"{place}{_version_of(short, found)}")
     for needed in _NEEDS.get(short, ()):
         if shutil.which(needed, path=search) is None:
             yield Check("error", name, f"{program} needs {needed}, which is not on the same PATH", _INSTALL[needed])

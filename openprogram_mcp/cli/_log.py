@@ -61,7 +61,8 @@ class WorkerLog:
     _as_json: bool
     _waiting: deque[str] = field(factory=deque, init=False)
     _news: trio.Event = field(factory=trio.Event, init=False)
-    _idle: trio.Event = field(factory=trio.Event, init=False)
+    _closing: bool = field(default=False, init=False)
+    _closed: trio.Event = field(factory=trio.Event, init=False)
     _dropped: int = field(default=0, init=False)
     _last: dict[str, ServerState] = field(factory=dict, init=False)
     _since: dict[str, float] = field(factory=dict, init=False)
@@ -90,16 +91,22 @@ class WorkerLog:
             self._news.set()
 
     async def write(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Write until cancelled, and then what is left, within a limit."""
+        """Write until :meth:`close` is called."""
         task_status.started()
-        try:
-            while True:
-                await self._news.wait()
-                self._news = trio.Event()
-                await self._write_waiting()
-        finally:
-            with trio.move_on_after(_DRAIN_SECONDS, shield=True):
-                await self._write_waiting()
+        while True:
+            await self._write_waiting()
+            if self._closing:
+                self._closed.set()
+                return
+            await self._news.wait()
+            self._news = trio.Event()
+
+    async def close(self) -> None:
+        """Have what is left written, within a limit: nobody may be reading it."""
+        self._closing = True
+        self._news.set()
+        with trio.move_on_after(_DRAIN_SECONDS):
+            await self._closed.wait()
 
     async def follow(self, bus: EventBus, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Log what the bus tells, from its beginning."""

@@ -76,7 +76,7 @@ class Output:
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_header=any(columns))
         for column in columns:
             table.add_column(column, header_style="bold", overflow="fold")
         for row in rows:

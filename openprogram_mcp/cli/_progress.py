@@ -74,9 +74,10 @@ class Progress:
     def _lines(self, servers: Any) -> Any:
         from rich.text import Text
 
-        lines = Text()
+        lines = Text(no_wrap=True, overflow="ellipsis")
         for status in servers:
-            if status.status is not ServerState.DISABLED:
+            # Those that are not wanted in this command have been taken down.
+            if status.status not in (ServerState.DISABLED, ServerState.DISCONNECTED):
                 self._line(lines, status)
         if self._call:
             lines.append(f"{self._call}\n")

@@ -74,6 +74,7 @@ class _Worker:
                             # Kept and raised outside: here it would come out as a group of one.
                             self.failure = error
                         root.cancel_scope.cancel()
+                await self._log.close()
                 logging_nursery.cancel_scope.cancel()
 
     async def _obey(self, arriving: AsyncIterator[int], root: trio.CancelScope) -> None:
