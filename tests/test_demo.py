@@ -14,7 +14,7 @@ from typing import Any
 import mcp
 import pytest
 import trio
-from attrs import define
+from attrs import define, field
 from mcp.client.stdio import StdioServerParameters, stdio_client
 from mcp_types import (
     ElicitRequestParams,
@@ -24,7 +24,7 @@ from mcp_types import (
     TextResourceContents,
 )
 
-from openprogram_mcp.demo._tools import paint
+from openprogram_mcp.demo._tools import Toolbox, ToolFailed, paint
 
 ROOT = Path(__file__).parents[1]
 COMMAND = [sys.executable, "-m", "openprogram_mcp.demo"]
@@ -244,6 +244,64 @@ async def test_changes_are_told_to_who_listens_in_the_modern_era() -> None:
         await client.call_tool("write_note", {"text": "x"})
         event = await anext(subscription)
         assert getattr(event, "uri", None) == "demo://note"
+        await client.call_tool("shrink", {})
+        assert type(await anext(subscription)).__name__ == "ToolsListChanged"
+
+
+def test_who_listens_is_told_only_what_he_wants_to_know(wire: Wire) -> None:
+    wire.send(
+        id="l",
+        method="subscriptions/listen",
+        params={"notifications": {"resourceSubscriptions": ["demo://note"]}, "_meta": ENVELOPE},
+    )
+    assert wire.read()["method"] == "notifications/subscriptions/acknowledged"
+    assert "result" in wire.ask("tools/call", name="grow", _meta=ENVELOPE)
+    written = {"name": "write_note", "arguments": {"text": "x"}, "_meta": ENVELOPE}
+    assert wire.ask("tools/call", **written)["method"] == "notifications/resources/updated"
+    wire.read()
+    wire.send(method="notifications/cancelled", params={"requestId": "l"})
+    assert "result" in wire.ask("tools/call", **written)
+
+
+# By itself.
+
+
+@define
+class Quiet:
+    """A call that takes no time."""
+
+    slept: list[float] = field(factory=list)
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+
+    def progress(self, done: float, total: float, message: str) -> None:
+        pass
+
+    def ask(self, message: str, schema: dict[str, Any]) -> dict[str, Any] | None:
+        return None
+
+    def changed_tools(self) -> None:
+        pass
+
+    def changed_resource(self, uri: str) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("ms", "reports"), [(0, 0), (1000, 10), (60_000, 60)])
+def test_a_long_sleep_reports_each_second_and_a_short_one_ten_times(ms: int, reports: int) -> None:
+    call = Quiet()
+    Toolbox().sleep(call, ms)
+    assert len(call.slept) == reports
+    assert sum(call.slept) == pytest.approx(ms / 1000)
+
+
+def test_the_list_does_not_grow_for_ever() -> None:
+    toolbox = Toolbox()
+    for _ in range(20):
+        toolbox.grow(Quiet())
+    with pytest.raises(ToolFailed, match="20 more tools"):
+        toolbox.grow(Quiet())
 
 
 # By bytes.
@@ -308,7 +366,9 @@ def test_a_modern_connection_refuses_the_handshake_and_half_an_envelope(wire: Wi
     refused = wire.ask("initialize", protocolVersion="2025-11-25")["error"]
     assert refused["code"] == -32022
     assert refused["data"] == {"supported": ["2026-07-28"], "requested": "2025-11-25"}
+    assert wire.error("initialize", protocolVersion="2026-07-28") == -32022
     assert wire.error("tools/list") == -32602
+    assert wire.error("tools/list", _meta={"io.modelcontextprotocol/protocolVersion": "2026-07-28"}) == -32602
     assert wire.error("tools/list", _meta={**ENVELOPE, "io.modelcontextprotocol/protocolVersion": "2099"}) == -32022
     assert wire.error("ping", _meta=ENVELOPE) == -32601
 
@@ -330,9 +390,13 @@ def test_garbage_is_refused_and_the_connection_lives(wire: Wire) -> None:
 
 
 def test_a_cancelled_call_is_never_answered(wire: Wire) -> None:
-    wire.send(id=7, method="tools/call", params={"name": "sleep", "arguments": {"ms": 3_600_000}})
+    params = {"name": "sleep", "arguments": {"ms": 100}, "_meta": {"progressToken": "tok"}}
+    wire.send(id=7, method="tools/call", params=params)
     wire.send(method="notifications/cancelled", params={"requestId": 7})
     assert wire.ask("ping") == {"jsonrpc": "2.0", "id": 1, "result": {}}
+    # Nobody asked for the progress of this one, so that its answer is the next that comes.
+    answer = wire.ask("tools/call", name="sleep", arguments={"ms": 150.0})
+    assert answer["result"]["content"][0]["text"] == "slept 150 ms"
     assert wire.close() == 0
 
 

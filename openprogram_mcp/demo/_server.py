@@ -105,7 +105,7 @@ class Server:
         self._toolbox = Toolbox()
         self._modern: bool | None = None
         self.capabilities: dict[str, Any] = {}
-        self._calls: dict[Any, tuple[_Call, threading.Thread | None]] = {}
+        self._calls: dict[Any, _Call] = {}
         self._questions: dict[str, _Call] = {}
         self._asked = 0
         self._listeners: dict[Any, dict[str, Any]] = {}
@@ -114,19 +114,17 @@ class Server:
     def serve(self) -> None:
         """Read until the client closes stdin; then end what still runs."""
         rest = bytearray()
-        while data := os.read(self._source, 65536):
-            rest += data
-            *lines, tail = rest.split(b"\n")
-            rest = bytearray(tail)
-            for line in lines:
-                if line.strip():
-                    self._read(bytes(line))
-        running = list(self._calls.values())
-        for call, _ in running:
-            self._cancel(call)
-        for _, thread in running:
-            if thread is not None:
-                thread.join(1)
+        try:
+            while data := os.read(self._source, 65536):
+                rest += data
+                *lines, tail = rest.split(b"\n")
+                rest = bytearray(tail)
+                for line in lines:
+                    if line.strip():
+                        self._read(bytes(line))
+        finally:
+            for call in list(self._calls.values()):
+                self._cancel(call)  # its thread ends, and the process waits for it
 
     # Writing.
 
@@ -226,7 +224,7 @@ class Server:
             return
         self._listeners.pop(request_id, None)
         if request_id in self._calls:
-            self._cancel(self._calls[request_id][0])
+            self._cancel(self._calls[request_id])
 
     @staticmethod
     def _cancel(call: _Call) -> None:
@@ -310,11 +308,8 @@ class Server:
         if not tool.waits:
             self._run(tool, call, arguments, modern=modern)
             return
-        thread = threading.Thread(
-            target=self._run, args=(tool, call, arguments), kwargs={"modern": modern}, daemon=True
-        )
-        self._calls[request_id] = call, thread
-        thread.start()
+        self._calls[request_id] = call
+        threading.Thread(target=self._run, args=(tool, call, arguments), kwargs={"modern": modern}).start()
 
     def _run(self, tool: Tool, call: _Call, arguments: dict[str, Any], *, modern: bool) -> None:
         try:
@@ -356,9 +351,7 @@ def _greet(params: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """Serve stdin and stdout until stdin ends; then exit with 0."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C ends it, without a traceback
-    sink = os.dup(1)
-    os.dup2(2, 1)  # what is printed by mistake goes to stderr, not between the frames
     try:
-        Server(0, sink).serve()
+        Server(0, 1).serve()
     except BrokenPipeError:
         sys.exit(0)  # the client has gone
