@@ -226,6 +226,21 @@ def test_schema_02_whatever_stands_there_is_accepted(schema: Any) -> None:
     _accepted(schema)
 
 
+def test_schema_02_a_fixed_object_at_the_root_is_told() -> None:
+    _accepted({"type": "object", "enum": [{"a": 1}, {"a": 2}]})
+    assert 'must be one of these JSON values: [{"a":1},{"a":2}].' in _rules({"enum": [{"a": 1}, {"a": 2}]})
+    assert 'must be this JSON value: {"a":1}.' in _rules({"const": {"a": 1}})
+
+
+def test_schema_02_branches_that_are_true_or_false_are_taken_as_such() -> None:
+    assert _accepted({"anyOf": [True, A]})["properties"] == A["properties"]
+    assert "(1) any others; (2) a" in _rules({"anyOf": [True, A]})
+    assert "(1) the first; (2) a" in _rules({"anyOf": [{"title": "the first"}, A]})
+    assert _accepted({"anyOf": [False, A]})["required"] == ["a"]
+    assert _accepted({"anyOf": [False], **A}) == A
+    assert _accepted({"allOf": [True, False], **A}) == A
+
+
 def test_schema_02_one_bad_tool_among_good_ones_costs_no_request_and_is_flagged() -> None:
     plain = [{"name": f"good{number}", "inputSchema": A} for number in range(26)]
     tools, warnings = parse_tools([*plain, {"name": "odd", "inputSchema": {"anyOf": [A, B]}}])
@@ -443,6 +458,39 @@ def test_malformed_words_and_older_drafts_become_valid_by_the_newest_metaschema(
         "its schema has a malformed minLen",
         "its schema has a malformed proper",
     ]
+
+
+@pytest.mark.parametrize(
+    ("word", "bad", "good"),
+    [
+        ("multipleOf", [0, -1, "2", True], [2, 0.5]),
+        ("minimum", ["1", True, None, float("inf")], [1, -0.5]),
+        ("maxItems", [-1, 1.5, "3", False], [0, 3]),
+        ("uniqueItems", ["yes", 1], [True, False]),
+        ("title", [7, None], ["T"]),
+        ("examples", ["x", {}], [["x"], []]),
+        ("type", ["file", [], ["string", 7], ["string", "file"], {}, None], ["string", ["string", "null"]]),
+        ("enum", [[], "x", None], [["x", 1, True, 1.5]]),
+        ("required", ["x", 7, None, {}], [["x"]]),
+        ("anyOf", ["x", {}, ["x"]], [[{}]]),
+        ("not", ["x", [], None], [{"type": "null"}]),
+        ("additionalProperties", ["x", 7], [True, False, {"type": "null"}]),
+        ("dependentRequired", ["x", 7], [{"a": ["b"]}]),
+        ("x-mcp-header", [], ["Region", {"any": "thing"}]),
+    ],
+)
+def test_a_word_is_kept_when_it_is_sound_and_left_out_when_it_is_not(
+    word: str, bad: list[Any], good: list[Any]
+) -> None:
+    for value in bad:
+        assert _accepted({"properties": {"a": {word: value}}})["properties"]["a"] == {}
+    for value in good:
+        assert _accepted({"properties": {"a": {word: value}}})["properties"]["a"] == {word: value}
+
+
+def test_an_enumeration_says_each_value_once() -> None:
+    copy = _accepted({"properties": {"a": {"enum": [1, "x", True, 1, "x", 1.0]}}})
+    assert copy["properties"]["a"]["enum"] == [1, "x", True, 1.0]
 
 
 def test_a_property_may_be_called_like_a_keyword() -> None:

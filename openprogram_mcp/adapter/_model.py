@@ -153,9 +153,8 @@ class _Root:
             for word in ("enum", "const"):
                 if word in schema:
                     values = _shown(schema[word])
-                    flat.rules.append(
-                        f"The arguments as a whole must be {'one of ' if word == 'enum' else ''}this JSON: {values}."
-                    )
+                    which = "one of these JSON values" if word == "enum" else "this JSON value"
+                    flat.rules.append(f"The arguments as a whole must be {which}: {values}.")
         finally:
             self._open.discard(id(schema))
         return flat
