@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 
 from .. import paths
-from ..errors import OpenProgramMCPError
+from ..errors import ConfigError, OpenProgramMCPError
 from ._output import Output
 from ._parser import Options, build_parser
 from ._signals import Interrupted
@@ -49,6 +49,7 @@ def run(argv: Sequence[str], early_signals: Sequence[int]) -> int:
     try:
         options = build_parser().parse_options(argv, early_signals)
         with _state_dir(options):
+            _check_state_dir()
             module = import_module(f".{_COMMANDS[options.command]}", __package__)
             code: int = getattr(module, f"run_{options.command.replace('-', '_')}")(options, output)
             output.flush()
@@ -74,6 +75,14 @@ def _state_dir(options: Options) -> AbstractContextManager[object]:
     if options.state_dir is None:
         return nullcontext()
     return paths.use_state_dir(Path(options.state_dir).expanduser().absolute())
+
+
+def _check_state_dir() -> None:
+    try:
+        paths.get_state_dir()
+    except (ValueError, RuntimeError) as error:
+        # A profile that is no name, or a user without a home.
+        raise ConfigError(str(error), remedy=f"Correct the variable, or set {paths.STATE_DIR_VARIABLE}") from error
 
 
 def _tell(output: Output, problem: dict[str, object]) -> None:

@@ -57,6 +57,7 @@ def _ask(worker: WorkerClient, options: Options, arguments: Mapping[str, Any], o
         return worker.post("tools", options.tool, "call", body=body, patient=True)
     from rich.console import Console
     from rich.live import Live
+    from rich.text import Text
 
     from ..web.client import ProblemAnswer
     from ._progress import call_line
@@ -64,7 +65,8 @@ def _ask(worker: WorkerClient, options: Options, arguments: Mapping[str, Any], o
     with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
         for event, data in worker.stream("tools", options.tool, "call", body=body):
             if event == "progress":
-                live.update(call_line(options.tool, data["progress"], data["total"], data["message"]), refresh=True)
+                line = call_line(options.tool, data["progress"], data["total"], data["message"])
+                live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
             elif event == "error":
                 raise ProblemAnswer(data)
             elif event == "result":
