@@ -233,8 +233,8 @@ class _Rewriter:
         at = flat.find(",")
         if at >= 0:
             gap, flat = gap[:at] + gap[at + 1 :], flat[:at] + flat[at + 1 :]
-        line = flat.find("\r\n") if "\r\n" in flat else flat.find("\n")
-        return (gap[:line], gap[line:]) if line >= 0 else ("", gap)
+        line = re.search("\r?\n", flat)
+        return (gap[: line.start()], gap[line.start() :]) if line else ("", gap)
 
     def _inner(self, lead: str, indent: str | None) -> str:
         """What the lines within an object begin with: as those that are there, else two blanks more than outside."""
@@ -243,7 +243,8 @@ class _Rewriter:
 
     def _joined(self, rest: str, lead: str, indent: str | None) -> str:
         """``lead``, on a line of its own when the line before it ends in a comment."""
-        return f"{self.newline}{indent or ''}{lead.lstrip()}" if rest.strip() and "\n" not in lead else lead
+        alone = lead.startswith(("\n", "\r\n")) or not rest.strip()
+        return lead if alone else f"{self.newline}{indent or ''}{lead.lstrip()}"
 
     def _dumped(self, value: Any, indent: str | None) -> str:
         space = None if indent is None else 2
