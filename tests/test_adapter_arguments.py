@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator  # type: ignore[import-untyped]  # it ships no types
 
-from openprogram_mcp.adapter import check_arguments
+from openprogram_mcp.adapter import _arguments, check_arguments
 from openprogram_mcp.errors import InvalidArguments
 
 Schema = dict[str, Any]
@@ -158,6 +158,51 @@ def test_schema_03_a_remote_reference_is_never_fetched() -> None:
 )
 def test_what_is_no_valid_schema_is_left_to_the_server(schema: Schema) -> None:
     check_arguments(schema, {"a": "x"})
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments"),
+    [
+        (_properties(a=True), {"a": 1}),
+        (_properties(a={"anyOf": 7}), {"a": 1}),
+        (_properties(a={"anyOf": [True]}), {"a": 1}),
+        (_properties(a={"type": "integer", "minimum": "1"}), {"a": 1}),
+        (_properties(a={"type": "string", "enum": 7}), {"a": "x"}),
+        (_properties(a={"type": ["string", "integer"]}), {"a": 1}),
+        ({**_properties(a={}), "required": True}, {"a": 1}),
+        ({**_properties(a={}), "required": 7}, {"a": 1}),
+        ({**_properties(a={}), "required": [7]}, {"a": 1}),
+        ({"type": "object", "properties": 7}, {"a": 1}),
+    ],
+)
+def test_odd_schemas_stop_no_call(schema: Schema, arguments: dict[str, Any]) -> None:
+    check_arguments(schema, arguments)
+
+
+@pytest.mark.parametrize("value", ["x", [], 7, None, True])
+def test_what_is_no_object_is_told(value: Any) -> None:
+    fault = _fault(_properties(a={"type": "object", "properties": {"b": {"type": "string"}}}), {"a": value})
+    assert fault.message.startswith("a: expected an object, got ")
+
+
+def test_a_very_deep_schema_stops_no_call() -> None:
+    schema: Schema = {"type": "string"}
+    value: Any = 1
+    for _ in range(400):
+        schema, value = _properties(x=schema), {"x": value}
+    check_arguments(schema, value)
+
+
+def test_schemas_that_are_gone_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_arguments, "_MAX_KEPT", 3)
+    for number in range(10):
+        check_arguments(_properties(**{f"a{number}": {"type": "string"}}), {})
+        assert len(_arguments._compiled) <= 3
+
+
+def test_a_list_that_python_calls_a_tuple_is_a_list() -> None:
+    check_arguments(_properties(a={"type": "array", "items": {"type": "integer"}}), {"a": (1, 2)})
+    assert _fault(_properties(a={"type": "array", "items": {"type": "integer"}}), {"a": (1, "x")}).path == "a.1"
 
 
 def test_an_older_draft_is_read_as_it_says() -> None:
