@@ -157,7 +157,7 @@ class MCPClient:
         enabled_before, self.config = self.config.enabled, config
         self._desk.config = config
         self._desk.masker = Masker(config.secret_values())
-        self._turns.limit = config.max_concurrency
+        self._turns.allow(config.max_concurrency)
         self._known_era = None
         self._status = evolve(
             self._status, type=config.resolved_type, description=config.description, enabled=config.enabled

@@ -142,6 +142,7 @@ class CallDesk:
             try:
                 return await self._ask(connection, call, fate)
             except sdk.ConnectionClosed:
+                self.turns.withdraw(connection)
                 if fate.state is sdk.FateState.QUEUED:
                     continue  # it never left us: it keeps its place for the next connection
                 if not call.tool.repeatable or repeats >= _REPEATS:

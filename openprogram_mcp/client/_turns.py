@@ -34,7 +34,7 @@ class Turns(Generic[ConnectionT]):
     """
 
     def __init__(self, limit: int) -> None:
-        self.limit = limit
+        self._limit = limit
         self._connection: ConnectionT | None = None
         self._running = 0
         self._alone = False
@@ -61,6 +61,20 @@ class Turns(Generic[ConnectionT]):
         self._connection = connection
         self._refusal = None
         self._grant()
+
+    def allow(self, limit: int) -> None:
+        """Let so many calls run at once from now on."""
+        self._limit = limit
+        self._grant()
+
+    def withdraw(self, connection: ConnectionT) -> None:
+        """Nobody is sent to this connection any more. Harmless where another one has taken its place.
+
+        Whoever is the first to see that a connection has ended says so, before anybody else is sent there: a turn on a
+        dead one would come back at once, without a checkpoint, and be granted again, for ever.
+        """
+        if self._connection is connection:
+            self._connection = None
 
     def hold(self) -> None:
         """There is no connection, but one is on its way: calls wait."""
@@ -137,7 +151,7 @@ class Turns(Generic[ConnectionT]):
             await self._idle.park()
 
     def _may_run(self, alone: bool) -> bool:
-        if self._connection is None or self._alone or self._running >= self.limit:
+        if self._connection is None or self._alone or self._running >= self._limit:
             return False
         return not (alone and self._running)
 
