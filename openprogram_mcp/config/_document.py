@@ -250,7 +250,7 @@ def _settings(value: Mapping[str, Any], warnings: list[str]) -> Iterator[tuple[s
         if value.get(name) is not None:
             try:
                 if isinstance(value[name], Repeated):
-                    raise Mismatch("one value", f"{len(value[name])} of them")  # noqa: TRY301 - one way out for both
+                    raise Mismatch("one value", f"{len(value[name])} of them")
                 yield name, kind(value[name])
             except Mismatch as error:
                 warnings.append(f"{'.'.join((name, *error.at))}: {error}; it is not used")
