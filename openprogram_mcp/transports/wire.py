@@ -36,10 +36,16 @@ RequestId: TypeAlias = int | str
 
 _BOM: Final = b"\xef\xbb\xbf"
 _HINT_BYTES: Final = 1024
+# The id of an answer, and of nothing else: beside it stands "result" or "error", never "method".
+_VERSION: Final = rb'"jsonrpc"\s*:\s*"[^"]{0,8}"\s*'
+_ID: Final = rb'"id"\s*:\s*(\d{1,18}|"[^"\\]{1,128}")\s*'
+_OUTCOME: Final = rb'"(?:result|error)"\s*:'
 _ID_AT_START = re.compile(
-    rb'^\s*\{\s*(?:"jsonrpc"\s*:\s*"[^"]{0,8}"\s*,\s*)?"id"\s*:\s*(\d{1,18}|"[^"\\]{1,128}")\s*[,}]'
+    rb"^\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _ID + rb",\s*(?:" + _VERSION + rb",\s*)?" + _OUTCOME
 )
-_ID_AT_END = re.compile(rb',\s*"id"\s*:\s*(\d{1,18}|"[^"\\]{1,128}")\s*(?:,\s*"jsonrpc"\s*:\s*"[^"]{0,8}"\s*)?\}\s*$')
+_OUTCOME_AT_START = re.compile(rb"^\s*\{\s*(?:" + _VERSION + rb",\s*)?" + _OUTCOME)
+_ID_AT_END = re.compile(rb",\s*" + _ID + rb"(?:,\s*" + _VERSION + rb")?\}\s*$")
+_PROGRESS_HELD: Final = 1024
 
 UNSET = msgspec.UNSET
 
@@ -171,8 +177,10 @@ def _oversized(size: int, head: bytes, tail: bytes) -> Noise:
 
 def _id_hint(head: bytes, tail: bytes) -> RequestId | None:
     """The id in the first or last bytes of an answer that could not be read whole."""
-    found = _ID_AT_START.search(head) or _ID_AT_END.search(tail)
-    if found is None or b'"method"' in head[: found.end() + 64]:
+    found = _ID_AT_START.search(head)
+    if found is None and _OUTCOME_AT_START.search(head):
+        found = _ID_AT_END.search(tail)
+    if found is None:
         return None
     text = found.group(1)
     return text[1:-1].decode("utf-8", "replace") if text.startswith(b'"') else int(text)
@@ -185,7 +193,7 @@ def decode(line: bytes | bytearray) -> Envelope | list[Envelope] | Noise | None:
     """One line as a message, as several (a batch, as revision 2025-03-26 had), as noise, or as nothing (a blank one).
 
     Invalid UTF-8 costs the characters it stands for, not the message; what only Python's JSON reads (``NaN``, numbers
-    out of range, unpaired surrogates) is read.
+    out of range, unpaired surrogates, bare control characters in a text) is read.
     """
     try:
         return _decoder.decode(line)
@@ -200,14 +208,13 @@ def _decode_slowly(line: bytes | bytearray) -> Envelope | list[Envelope] | Noise
     if data[:1] not in b"{[":
         return Noise("not JSON", len(line), None, data[:80])
     try:
-        value = json.loads(data.decode("utf-8", "replace"))
+        value = json.loads(data.decode("utf-8", "replace"), strict=False)
     except (ValueError, RecursionError):
         return Noise("not JSON", len(line), _id_hint(data[:_HINT_BYTES], data[-_HINT_BYTES:]), data[:80])
     if isinstance(value, dict):
         return _envelope(value)
-    if value and all(isinstance(item, dict) for item in value):
-        return [_envelope(item) for item in value]
-    return Noise("JSON, but not a message", len(line), None, data[:80])
+    batch = [_envelope(item) for item in value if isinstance(item, dict)]
+    return batch or Noise("JSON, but not a message", len(line), None, data[:80])
 
 
 def _envelope(value: Mapping[str, Any]) -> Envelope:
@@ -260,6 +267,8 @@ class Slot:
         deadline: When it is given up unless something is heard, on the owner's clock.
         hard_deadline: When it is given up whatever is heard.
         idle: By how much something heard moves ``deadline``, in seconds.
+        issued: Some of it has left us.
+        interrupt: Called when it is given up while somebody is being told its progress.
         expired: Which limit ran out, ``idle`` or ``hard``, once one has.
     """
 
@@ -268,6 +277,8 @@ class Slot:
     deadline: float = float("inf")
     hard_deadline: float = float("inf")
     idle: float | None = None
+    issued: bool = False
+    interrupt: Callable[[], None] | None = None
     expired: str | None = None
     outcome: Any = None
     settled: bool = False
@@ -283,18 +294,30 @@ class Slot:
         self.wake()
         return True
 
+    def give_up(self, outcome: Any) -> bool:
+        """Give it an outcome of our own, if it has none yet, and let nobody listen to its progress any more."""
+        settled = self.settle(outcome)
+        if self.interrupt is not None:
+            self.interrupt()
+        return settled
+
     def restart(self, now: float) -> None:
         """Something has moved: the limit that moves with it begins again."""
         if self.idle is not None:
             self.deadline = min(now + self.idle, self.hard_deadline)
 
     def heard(self, progress: float, total: float | None, message: str | None, now: float) -> bool:
-        """Take a progress notification; one that goes backwards is refused."""
+        """Take a progress notification; one that goes backwards is refused.
+
+        Of more than somebody slow can listen to, the oldest are forgotten.
+        """
         if self.settled or progress < self.last_progress:
             return False
         self.last_progress = progress
         self.restart(now)
         if self.progress is not None:
+            if len(self.progress) >= _PROGRESS_HELD:
+                del self.progress[: _PROGRESS_HELD // 2]
             self.progress.append((progress, total, message))
             self.wake()
         return True
@@ -344,9 +367,10 @@ class Outstanding:
 
     def only(self) -> Slot | None:
         """The one request that waits, where there is exactly one: an answer without an id can only be for it."""
-        return next(iter(self._slots.values())) if len(self._slots) == 1 else None
+        waiting = [slot for slot in self._slots.values() if slot.issued and not slot.settled]
+        return waiting[0] if len(waiting) == 1 else None
 
     def settle_all(self, outcome: Any) -> None:
         """Give the same outcome to all, at once and without waiting; for the end of a connection."""
         for slot in self:
-            slot.settle(outcome)
+            slot.give_up(outcome)
