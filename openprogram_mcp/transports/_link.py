@@ -15,9 +15,11 @@ import trio
 __all__ = ["Link", "PipeLink", "StreamLink", "enlarge_pipe"]
 
 _READ_SIZE: Final = 64 * 1024
-_LARGE_READ_SIZE: Final = 1024 * 1024
-# So many reads in a row that found bytes at once, and the others get their turn.
-_READS_BETWEEN_CHECKPOINTS: Final = 8
+_LARGE_READ_SIZE: Final = 256 * 1024
+# So many bytes in a row that were there at once, and the others get their turn: about a millisecond of decoding.
+_BYTES_BETWEEN_CHECKPOINTS: Final = 128 * 1024
+# A user's pipes together may hold 64 MiB; past that the system makes every new one of theirs tiny.
+_PIPE_SIZE: Final = 256 * 1024
 
 
 class Link(Protocol):
@@ -57,7 +59,7 @@ class PipeLink:
 
     direct = True
 
-    __slots__ = ("_read_fd", "_reads", "_size", "_write_fd")
+    __slots__ = ("_read_fd", "_size", "_taken", "_write_fd")
 
     def __init__(self, read_fd: int, write_fd: int) -> None:
         os.set_blocking(read_fd, False)
@@ -65,15 +67,18 @@ class PipeLink:
         self._read_fd = read_fd
         self._write_fd = write_fd
         self._size = _READ_SIZE
-        self._reads = 0
+        self._taken = 0
 
     async def receive(self) -> bytes:
         """See :class:`Link`."""
+        if self._taken >= _BYTES_BETWEEN_CHECKPOINTS:
+            self._taken = 0
+            await trio.lowlevel.checkpoint()
         while True:
             try:
                 chunk = os.read(self._read_fd, self._size)
             except BlockingIOError:
-                self._reads = 0
+                self._taken = 0
                 try:
                     await trio.lowlevel.wait_readable(self._read_fd)
                 except trio.ClosedResourceError:
@@ -83,10 +88,7 @@ class PipeLink:
                 # The pipe was closed under us, or its other side died: for a reader both are the end.
                 return b""
             self._size = _LARGE_READ_SIZE if len(chunk) == self._size else _READ_SIZE
-            self._reads += 1
-            if self._reads >= _READS_BETWEEN_CHECKPOINTS:
-                self._reads = 0
-                await trio.lowlevel.checkpoint()
+            self._taken += len(chunk)
             return chunk
 
     def try_send(self, data: bytes | memoryview) -> int:
@@ -147,7 +149,7 @@ class StreamLink:
         self._pending = b""
 
 
-def enlarge_pipe(fd: int, size: int = 1024 * 1024) -> None:
+def enlarge_pipe(fd: int, size: int = _PIPE_SIZE) -> None:
     """Ask for a larger pipe buffer where the system has one, so that large results take fewer steps."""
     if sys.platform == "linux":
         import fcntl
