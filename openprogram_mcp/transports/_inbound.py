@@ -1,7 +1,8 @@
 """What the peer asks and tells: each request in a task and a scope of its own, notifications one after the other.
 
 A request that the peer has cancelled is never answered; one that is cut off by the end of the connection is told so.
-What a handler raises becomes an answer here and nowhere else, and no text of ours goes out with it.
+What a handler raises becomes an answer here and nowhere else, and no text of ours goes out with it. Whatever a peer
+sends and however fast, the number of tasks and the memory held for it are bounded, and reading goes on.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ serving_request: ContextVar[object | None] = ContextVar("serving_request", defau
 """In a handler of a server's own request: the dispatcher it came over. A call from there must not wait for itself."""
 
 _NOTIFICATIONS_HELD: Final = 4096
+_NOTIFICATION_BYTES_HELD: Final = 16 * 1024 * 1024
 _REQUESTS_AT_ONCE: Final = 64
+# What is said often and can be missed: it is refused in a flood, and what changes something has its place.
+_DISPENSABLE: Final = frozenset({"notifications/message", "notifications/progress"})
+# So often the reader lets others run, while that gets notifications delivered, before it reads on regardless.
+_PATIENCE: Final = 8
 
 
 class _Outbound(Protocol):
@@ -53,7 +59,7 @@ class _Context:
     transport: TransportContext
     request_id: RequestId | None = None
     message_metadata: MessageMetadata = None
-    _progress_token: RequestId | None = None
+    progress_token: RequestId | None = None
     _closed: bool = False
     cancel_requested: trio.Event = field(factory=trio.Event)
 
@@ -73,9 +79,9 @@ class _Context:
             await self._outbound.notify(method, params, opts)
 
     async def progress(self, progress: float, total: float | None = None, message: str | None = None) -> None:
-        if self._progress_token is None:
+        if self.progress_token is None:
             return
-        params: dict[str, Any] = {"progressToken": self._progress_token, "progress": progress}
+        params: dict[str, Any] = {"progressToken": self.progress_token, "progress": progress}
         if total is not None:
             params["total"] = total
         if message is not None:
@@ -108,9 +114,13 @@ class Inbound:
         self._post = post
         self._transport = transport
         self._served: dict[RequestId, _Served] = {}
-        self._notifications: deque[tuple[str, Mapping[str, Any] | None]] = deque()
+        self._serving = 0
+        self._notifications: deque[tuple[str, Mapping[str, Any] | None, int]] = deque()
+        self._held_bytes = 0
+        self._delivered = 0
         self._arrival = trio.lowlevel.ParkingLot()
         self.dropped = 0
+        """How many notifications were dropped in a flood."""
 
     # Requests.
 
@@ -123,12 +133,14 @@ class Inbound:
         params: Mapping[str, Any] | None,
     ) -> None:
         """Begin to serve a request, in a task in ``nursery``."""
-        if len(self._served) >= _REQUESTS_AT_ONCE:
+        if self._serving >= _REQUESTS_AT_ONCE:
             self._post(wire.encode_error(request_id, INTERNAL_ERROR, "too many requests at once"))
             return
         meta = (params or {}).get("_meta")
         token = as_request_id(meta.get("progressToken")) if isinstance(meta, dict) else None
         served = _Served(_Context(self._outbound, self._transport, request_id, progress_token=token))
+        # Counted apart from the table, in which a second request under the same id takes the place of the first.
+        self._serving += 1
         self._served[correlation_key(request_id)] = served
         nursery.start_soon(self._serve, served, on_request, request_id, method, params)
 
@@ -140,6 +152,7 @@ class Inbound:
             served.context.cancel_requested.set()
             served.scope.cancel()
 
+    @trio.lowlevel.enable_ki_protection
     async def _serve(
         self,
         served: _Served,
@@ -156,6 +169,7 @@ class Inbound:
                 answer = await _answer(on_request, served.context, request_id, method, params)
         finally:
             served.context.close()
+            self._serving -= 1
             key = correlation_key(request_id)
             if self._served.get(key) is served:  # a second request under the same id may have taken its place
                 del self._served[key]
@@ -164,42 +178,88 @@ class Inbound:
 
     # Notifications.
 
-    def take_notification(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Hold a notification for :meth:`deliver`. In a flood the oldest are forgotten, and counted."""
-        if len(self._notifications) >= _NOTIFICATIONS_HELD:
-            self._notifications.popleft()
+    def take_notification(self, method: str, params: Mapping[str, Any] | None, size: int) -> None:
+        """Hold a notification for :meth:`deliver`. In a flood some are dropped, and counted.
+
+        Args:
+            method: Its method.
+            params: Its parameters.
+            size: How many bytes it came in.
+        """
+        while self._notifications and (
+            len(self._notifications) >= _NOTIFICATIONS_HELD or self._held_bytes + size > _NOTIFICATION_BYTES_HELD
+        ):
             self.dropped += 1
-        self._notifications.append((method, params))
+            if method in _DISPENSABLE:
+                return
+            self._held_bytes -= self._notifications.popleft()[2]
+        self._notifications.append((method, params, size))
+        self._held_bytes += size
         self._arrival.unpark()
 
+    async def let_deliver(self) -> None:
+        """Where many notifications wait, let them be delivered before more are read.
+
+        Only as long as that gets on: a handler may itself wait for something that has yet to be read.
+        """
+        idle = 0
+        while len(self._notifications) > _NOTIFICATIONS_HELD // 2 and idle < _PATIENCE:
+            before = self._delivered
+            await trio.lowlevel.checkpoint()
+            idle = 0 if self._delivered > before else idle + 1
+
+    @trio.lowlevel.enable_ki_protection
     async def deliver(self, on_notify: OnNotify) -> None:
         """Hand over the notifications in the order in which they came, for ever."""
         while True:
             while not self._notifications:
                 await self._arrival.park()
-            method, params = self._notifications.popleft()
+            method, params, size = self._notifications.popleft()
+            self._held_bytes -= size
             context = cast("DispatchContext[TransportContext]", _Context(self._outbound, self._transport))
             await contained(on_notify, context, method, params)
+            self._delivered += 1
 
 
+@trio.lowlevel.disable_ki_protection
 async def _answer(
     on_request: OnRequest, context: _Context, request_id: RequestId, method: str, params: Mapping[str, Any] | None
 ) -> bytes:
+    """What a request is answered with. Whatever its handler raises, the connection lives."""
     try:
-        result = await on_request(cast("DispatchContext[TransportContext]", context), method, params)
-        return wire.encode_result(request_id, result)
-    except MCPError as error:
-        return wire.encode_error(request_id, error.code, error.message, error.data)
-    except ValidationError:
-        return wire.encode_error(request_id, INVALID_PARAMS, "Invalid request parameters")
-    except Exception:  # whatever a handler raises, the peer is answered and the connection lives
+        try:
+            result = await on_request(cast("DispatchContext[TransportContext]", context), method, params)
+            return wire.encode_result(request_id, result)
+        except MCPError as error:
+            return wire.encode_error(request_id, error.code, error.message, error.data)
+        except ValidationError:
+            return wire.encode_error(request_id, INVALID_PARAMS, "Invalid request parameters")
+    except Exception:  # whatever a handler raises, and an answer of its that is no JSON
         logger.exception("the handler of %r raised", method)
-        return wire.encode_error(request_id, INTERNAL_ERROR, "Internal error")
+    except BaseExceptionGroup as group:
+        # A handler with a nursery that was cancelled while it failed: the cancellation goes its way alone.
+        _log_and_pass(group, f"the handler of {method!r} raised")
+    return wire.encode_error(request_id, INTERNAL_ERROR, "Internal error")
 
 
+@trio.lowlevel.disable_ki_protection
 async def contained(callback: Callable[..., Awaitable[None]], *args: Any) -> None:
-    """Run a callback of somebody else's: what it raises is logged, and costs nothing but itself."""
+    """Run a callback of somebody else's: what it raises is logged, and costs nothing but itself.
+
+    Ctrl-C may fall into it, since it is not our code.
+    """
     try:
         await callback(*args)
     except Exception:  # any exception of a callback's; a cancellation passes
         logger.exception("a callback raised")
+    except BaseExceptionGroup as group:
+        _log_and_pass(group, "a callback raised")
+
+
+def _log_and_pass(group: BaseExceptionGroup[BaseException], what: str) -> None:
+    """Log the exceptions of a group and raise the rest of it: a cancellation, Ctrl-C."""
+    failures, rest = group.split(Exception)
+    if failures is not None:
+        logger.error(what, exc_info=failures)
+    if rest is not None:
+        raise rest

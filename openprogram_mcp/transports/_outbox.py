@@ -1,13 +1,13 @@
 """Frames on their way out: straight into the pipe when it is idle, joined with the others when it is not.
 
 A frame is never torn: once its first byte has left, it is written to its end before any other. A frame that has not
-begun can be withdrawn. Posting never waits; whoever sends much waits for room first.
+begun can be withdrawn. Posting never waits; whoever sends requests waits for room first, and what else is posted to a
+peer that does not read is dropped at some point, so that the memory held is bounded.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
@@ -15,10 +15,12 @@ import trio
 from attrs import define
 
 from ._link import Link
+from .wire import Slot
 
 __all__ = ["Fate", "FateState", "Frame", "Outbox"]
 
 _LIMIT_BYTES: Final = 1024 * 1024
+_FLOOD_BYTES: Final = 4 * 1024 * 1024
 # Small frames are joined up to about this size, so that many of them take one step and one write.
 _JOINED_BYTES: Final = 64 * 1024
 
@@ -42,27 +44,21 @@ class Fate:
     expired: str | None = None
 
 
-def _ignore() -> None:
-    return
-
-
 @define(eq=False)
 class Frame:
     """One message in bytes.
 
     Args:
-        data: The line.
-        fate: Told when the first byte has left.
-        on_written: Told whenever the peer has taken some of it.
-        on_lost: Told when the peer will never take it.
+        data: The line; what is left of it, once it has begun.
+        slot: The request that it is, told when some of it has left.
+        fate: The same for whoever asked for the request.
         withdrawn: Nobody wants it any more; what has begun is written to its end all the same.
         begun: Its first byte has left.
     """
 
     data: memoryview
+    slot: Slot | None = None
     fate: Fate | None = None
-    on_written: Callable[[], None] = _ignore
-    on_lost: Callable[[], None] = _ignore
     withdrawn: bool = False
     begun: bool = False
 
@@ -71,7 +67,11 @@ class Frame:
         self.begun = True
         if self.fate is not None:
             self.fate.state = FateState.WRITTEN
-        self.on_written()
+        if self.slot is not None:
+            self.slot.issued = True
+            if self.slot.idle is not None:
+                # The server's time begins when it has the request.
+                self.slot.restart(trio.current_time())
 
 
 class Outbox:
@@ -87,6 +87,10 @@ class Outbox:
         self._bytes = 0
         self._wanted = trio.lowlevel.ParkingLot()
         self._room = trio.lowlevel.ParkingLot()
+        self.broken = trio.Event()
+        """Set when the peer has closed its input: what was not written never will be."""
+        self.dropped = 0
+        """How many messages were not sent because the peer does not read."""
 
     @property
     def full(self) -> bool:
@@ -108,11 +112,16 @@ class Outbox:
             frame: It goes at once if the pipe is idle and takes it, else in its turn.
             alone: Nothing else is likely to follow in this moment; else it is better joined with what does.
         """
+        if self.broken.is_set():
+            return
+        if frame.slot is None and self._bytes >= _FLOOD_BYTES:
+            self.dropped += 1
+            return
         if alone and self._link.direct and not self._frames:
             try:
                 sent = self._link.try_send(frame.data)
             except trio.BrokenResourceError:
-                frame.on_lost()
+                self._break()
                 return
             if sent:
                 frame.written()
@@ -124,34 +133,36 @@ class Outbox:
         if len(self._frames) == 1:
             self._wanted.unpark()
 
+    @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
-        """Write what was not written at once, for ever."""
-        while True:
-            while not self._frames:
-                await self._wanted.park()
-            try:
+        """Write what was not written at once, until the peer closes its input."""
+        try:
+            while not self.broken.is_set():
                 while self._frames:
                     if not self._send_some():
                         await self._link.wait_sendable()
                 if not self._link.direct:
                     await self._link.wait_sendable()
-            except trio.BrokenResourceError:
-                self._lose_all()
+                if not self._frames:
+                    await self._wanted.park()
+        except trio.BrokenResourceError:
+            self._break()
 
     def _send_some(self) -> bool:
         """Send the next frames, small ones together, as far as the pipe takes them; false when it takes nothing."""
         frames = self._frames
         while frames and frames[0].withdrawn and not frames[0].begun:
             self._bytes -= len(frames.popleft().data)
-        joined, size = [], 0
+        joined: list[Frame] = []
+        size = 0
         for frame in frames:
-            if size >= _JOINED_BYTES or (frame.withdrawn and not frame.begun):
+            if (joined and size + len(frame.data) > _JOINED_BYTES) or (frame.withdrawn and not frame.begun):
                 break
             joined.append(frame)
             size += len(frame.data)
-        if not joined:
-            return True
-        sent = self._link.try_send(joined[0].data if len(joined) == 1 else b"".join(frame.data for frame in joined))
+        # None is left where all were withdrawn; that makes room as well.
+        data = joined[0].data if len(joined) == 1 else b"".join(frame.data for frame in joined)
+        sent = self._link.try_send(data) if joined else 0
         self._bytes -= sent
         left = sent
         for frame in joined:
@@ -166,12 +177,12 @@ class Outbox:
                 frames.popleft()
         if not self.full:
             self._room.unpark_all()
-        return sent > 0
+        return sent > 0 or not joined
 
-    def _lose_all(self) -> None:
+    def _break(self) -> None:
         """The peer closed its input. What it still says is heard; what it was to be told is lost."""
-        lost, self._bytes = list(self._frames), 0
+        self.broken.set()
         self._frames.clear()
-        for frame in lost:
-            frame.on_lost()
+        self._bytes = 0
+        self._wanted.unpark_all()
         self._room.unpark_all()

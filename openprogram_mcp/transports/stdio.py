@@ -47,6 +47,9 @@ logger = logging.getLogger(__name__)
 _CLOSED: Final = object()
 _TIMED_OUT: Final = object()
 
+# How long a peer that has closed its input may still answer what it was asked before.
+_LAST_ANSWERS_SECONDS: Final = 5.0
+
 
 class ConnectionClosed(MCPError):
     """The connection ended, by our doing or the peer's, before the answer came. No peer can send this."""
@@ -111,6 +114,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         self._inbound = Inbound(self, self._post, TransportContext(kind="stdio", can_send_request=True))
         self._tracer = Tracer()
         self._timer = trio.CancelScope()
+        self._answers = trio.lowlevel.ParkingLot()
         self._state = "new"
         self._late = 0
 
@@ -126,8 +130,8 @@ class StdioDispatcher(Dispatcher[TransportContext]):
 
     @property
     def dropped(self) -> int:
-        """How many messages found nobody: late and unknown answers, and notifications in a flood."""
-        return self._late + self._inbound.dropped
+        """How many messages found nobody: late and unknown answers, and in a flood those either way."""
+        return self._late + self._inbound.dropped + self._outbox.dropped
 
     # What we ask and tell.
 
@@ -146,10 +150,12 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             MCPError: The peer answered with an error; or ``REQUEST_TIMEOUT``, when a limit ran out.
             ConnectionClosed: The connection ended first.
             RuntimeError: The dispatcher does not run yet.
-            ValueError: The given ``request_id`` is in use.
+            ValueError: The given ``request_id`` is in use, or is none.
         """
         if self._state != "running":
             if self._state == "closed":
+                # Who tries again at once must let others learn that the connection has ended.
+                await trio.lowlevel.checkpoint()
                 raise ConnectionClosed
             raise RuntimeError("StdioDispatcher.send_raw_request called before run()")
         options = cast("RequestOptions", opts or {})
@@ -157,6 +163,8 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         wire_id = options.get("request_id")
         if wire_id is None:
             wire_id = self._outstanding.mint()
+        elif as_request_id(wire_id) is None:
+            raise ValueError(f"{wire_id!r} is no request id")
         caller = _Caller()
         slot = Slot(correlation_key(wire_id), caller.wake, progress=None if on_progress is None else [])
         fate = options.get("fate") or Fate()
@@ -166,15 +174,15 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                 wants_progress = on_progress is not None or options.get("wants_progress", False)
                 meta = {**trace.meta, "progressToken": wire_id} if wants_progress else trace.meta
                 line = wire.encode_request(wire_id, method, _with_meta(params, meta) if meta else params)
-                frame = Frame(memoryview(line), fate)
-                self._arm(slot, frame, options.get("timeout"), options.get("hard_timeout"))
+                frame = Frame(memoryview(line), slot, fate)
+                self._arm(slot, options.get("timeout"), options.get("hard_timeout"))
                 try:
                     await self._send(frame, slot)
-                    while not slot.settled or slot.progress:
+                    while slot.outcome is not _TIMED_OUT and slot.outcome is not _CLOSED:
                         if slot.progress and on_progress is not None:
-                            heard, slot.progress = slot.progress, []
-                            for progress in heard:
-                                await _call_back(on_progress, *progress)
+                            await _tell_progress(on_progress, slot)
+                        elif slot.settled:
+                            break
                         else:
                             await caller.park()
                 finally:
@@ -209,7 +217,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
     def _abandon(self, frame: Frame, wire_id: RequestId, tell: bool) -> None:
         """Nobody waits any more: take the request out of the outbox if it still stands there, else tell the peer."""
         frame.withdrawn = True
-        if tell and frame.fate is not None and frame.fate.state is FateState.WRITTEN and self._state == "running":
+        if tell and frame.begun and self._state == "running":
             self._post(wire.encode_notification("notifications/cancelled", {"requestId": wire_id}))
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
@@ -223,37 +231,35 @@ class StdioDispatcher(Dispatcher[TransportContext]):
 
     # Limits: one task for all requests, so that a limit costs a request next to nothing.
 
-    def _arm(self, slot: Slot, frame: Frame, timeout: float | None, hard_timeout: float | None) -> None:
-        frame.on_lost = lambda: self._lose(slot)
+    def _arm(self, slot: Slot, timeout: float | None, hard_timeout: float | None) -> None:
         if timeout is None and hard_timeout is None:
             return
         now = trio.current_time()
         slot.idle = timeout
         slot.hard_deadline = math.inf if hard_timeout is None else now + hard_timeout
         slot.deadline = min(slot.hard_deadline, math.inf if timeout is None else now + timeout)
-        # The server's time begins when it has the request.
-        frame.on_written = lambda: slot.restart(trio.current_time())
         if slot.deadline < self._timer.deadline:
             self._timer.deadline = slot.deadline
 
-    @staticmethod
-    def _lose(slot: Slot) -> None:
-        slot.settle(_CLOSED)
-
+    @trio.lowlevel.enable_ki_protection
     async def _expire(self) -> None:
         while True:
             with self._timer:
                 await trio.sleep_forever()
             now = trio.current_time()
             for slot in self._outstanding:
-                if slot.deadline <= now and slot.settle(_TIMED_OUT):
-                    slot.expired = "hard" if slot.hard_deadline <= now else "idle"
+                if slot.deadline <= now:
+                    # One that is answered already has somebody listening to its progress, for too long.
+                    slot.deadline = math.inf
+                    if slot.give_up(_TIMED_OUT):
+                        slot.expired = "hard" if slot.hard_deadline <= now else "idle"
             self._outbox.wake_waiting()
-            earliest = min((slot.deadline for slot in self._outstanding if not slot.settled), default=math.inf)
+            earliest = min((slot.deadline for slot in self._outstanding), default=math.inf)
             self._timer = trio.CancelScope(deadline=earliest)
 
     # What we hear.
 
+    @trio.lowlevel.enable_ki_protection
     async def run(
         self,
         on_request: OnRequest,
@@ -273,22 +279,36 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                 nursery.start_soon(self._outbox.run)
                 nursery.start_soon(self._expire)
                 nursery.start_soon(self._inbound.deliver, on_notify)
+                nursery.start_soon(self._leave_when_unheard, nursery.cancel_scope)
                 self._state = "running"
                 task_status.started()
 
-                def take(message: Envelope) -> None:
-                    self._take(message, nursery, on_request, on_notify_intercept)
+                def take(message: Envelope, size: int) -> None:
+                    self._take(message, size, nursery, on_request, on_notify_intercept)
 
-                while chunk := await self._link.receive():
-                    for line in self._lines.feed(chunk):
+                try:
+                    while chunk := await self._link.receive():
+                        for line in self._lines.feed(chunk):
+                            self._take_line(line, take)
+                        await self._inbound.let_deliver()
+                    for line in self._lines.finish():
                         self._take_line(line, take)
-                for line in self._lines.finish():
-                    self._take_line(line, take)
-                # The callers are woken before the handlers are cancelled, and below for every other way out.
-                self._close()
+                finally:
+                    # The callers are woken before the handlers are cancelled and waited for, whatever the way out.
+                    self._close()
                 nursery.cancel_scope.cancel()
         finally:
             self._close()
+
+    @trio.lowlevel.enable_ki_protection
+    async def _leave_when_unheard(self, connection: trio.CancelScope) -> None:
+        """End a connection whose peer has closed its input: once it has answered what it was asked, or soon after."""
+        await self._outbox.broken.wait()
+        with trio.move_on_after(_LAST_ANSWERS_SECONDS):
+            while any(slot.issued and not slot.settled for slot in self._outstanding):
+                await self._answers.park()
+        self._close()
+        connection.cancel()
 
     def _close(self) -> None:
         """Wake everybody who waits. Synchronous, since it may run in a cancelled scope; idempotent."""
@@ -296,22 +316,26 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         self._outstanding.settle_all(_CLOSED)
         self._outbox.wake_waiting()
 
-    def _take_line(self, line: bytes | bytearray | Noise, take: Callable[[Envelope], None]) -> None:
-        message = line if isinstance(line, Noise) else wire.decode(line)
+    def _take_line(self, line: bytes | bytearray | Noise, take: Callable[[Envelope, int], None]) -> None:
         try:
+            if isinstance(line, Noise):
+                self._take_noise(line)
+                return
+            message = wire.decode(line)
             if isinstance(message, Envelope):
-                take(message)
+                take(message, len(line))
             elif isinstance(message, Noise):
                 self._take_noise(message)
             else:
                 for item in message or ():
-                    take(item)
+                    take(item, len(line))
         except Exception:  # a message that trips us must cost itself, never the connection
             logger.exception("a message could not be handled")
 
     def _take(
         self,
         message: Envelope,
+        size: int,
         nursery: trio.Nursery,
         on_request: OnRequest,
         on_notify_intercept: OnNotifyIntercept | None,
@@ -330,34 +354,32 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         elif method == "notifications/cancelled":
             self._inbound.cancel((params or {}).get("requestId"))
         if not run_notify_intercept(on_notify_intercept, method, params):
-            self._inbound.take_notification(method, params)
+            self._inbound.take_notification(method, params, size)
 
     def _take_answer(self, message: Envelope) -> None:
         slot = self._outstanding.find(message.id)
-        if slot is None and message.id is None and message.error:
+        if slot is None and message.id in (None, wire.UNSET) and message.error:
             # An error that could not say what it is about: with one request on its way it can only be that one.
             slot = self._outstanding.only()
         if slot is None or not slot.settle(_outcome(message)):
             self._late += 1
+        self._answers.unpark_all()
 
     def _take_progress(self, params: Mapping[str, Any]) -> None:
         slot = self._outstanding.find(params.get("progressToken"))
-        progress, total, message = params.get("progress"), params.get("total"), params.get("message")
-        if slot is None or not _is_number(progress):
+        progress, message = _number(params.get("progress")), params.get("message")
+        if slot is None or progress is None:
             return
-        slot.heard(
-            float(cast("float", progress)),
-            float(cast("float", total)) if _is_number(total) else None,
-            message if isinstance(message, str) else None,
-            trio.current_time(),
-        )
+        total = _number(params.get("total"))
+        slot.heard(progress, total, message if isinstance(message, str) else None, trio.current_time())
 
     def _take_noise(self, noise: Noise) -> None:
-        if self._on_noise is not None:
-            self._on_noise(noise)
         slot = self._outstanding.find(noise.id)
         if slot is not None:
             slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
+            self._answers.unpark_all()
+        if self._on_noise is not None:
+            self._on_noise(noise)
 
 
 def _with_meta(params: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> dict[str, Any]:
@@ -381,11 +403,22 @@ def _outcome(message: Envelope) -> dict[str, Any] | MCPError:
     return MCPError(code=INTERNAL_ERROR, message="the server's answer is neither a result nor an error")
 
 
-@trio.lowlevel.disable_ki_protection
-async def _call_back(on_progress: ProgressFnT, progress: float, total: float | None, message: str | None) -> None:
-    # The caller's own code: Ctrl-C may fall into it.
-    await contained(on_progress, progress, total, message)
+async def _tell_progress(on_progress: ProgressFnT, slot: Slot) -> None:
+    """Tell what was heard, until that is done or the request is given up."""
+    heard, slot.progress = slot.progress or [], []
+    with trio.CancelScope() as listening:
+        slot.interrupt = listening.cancel
+        for progress in heard:
+            await contained(on_progress, *progress)
+    slot.interrupt = None
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+def _number(value: object) -> float | None:
+    """A number from the wire, or ``None`` for what is none, or none that can be counted with."""
+    if not isinstance(value, (int, float)) or isinstance(value, bool):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
