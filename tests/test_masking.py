@@ -50,6 +50,7 @@ def test_what_is_left_of_a_base64_text_around_the_secret_gives_nothing_of_it_awa
 
 def test_the_longest_secret_wins_and_overlapping_ones_leave_no_end() -> None:
     assert Masker(["abcd", "abcdefgh"]).mask("xabcdefghx") == f"x{MASK}x"
+    assert Masker(["cdef", "abcdefgh"]).mask("xabcdefghx") == f"x{MASK}x"
     assert Masker(["abcdef", "defghi"]).mask("xabcdefghix") == f"x{MASK}x"
     assert Masker(["abcd"]).mask("abcdabcd") == MASK + MASK
     assert Masker(["aaaa"]).mask("aaaaa") == MASK
