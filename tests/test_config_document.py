@@ -121,7 +121,10 @@ def test_a_setting_that_cannot_be_understood_is_told_and_its_default_used(file: 
     )
 
 
-@pytest.mark.parametrize("wrong", [{"permission_default": "dney"}, {"permissions": ["x"]}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"permission_default": "dney"}, {"permissions": ["x"]}, {"permissions": {}, "permission_default": "allow"}],
+)
 def test_permissions_that_cannot_be_understood_do_not_allow_what_they_may_have_forbidden(
     file: Path, wrong: dict[str, Any]
 ) -> None:

@@ -174,14 +174,15 @@ def test_a_secret_is_never_shown_and_always_known(secret: str, where: str) -> No
 @given(entries, st.sampled_from(sorted(KNOWN - {"name", "disabled"})), json_values)
 def test_whatever_a_field_holds_is_taken_or_refused_with_its_path(entry: dict[str, Any], name: str, value: Any) -> None:
     assume(not _masks_within(value))
-    error = None
+    config = error = None
     try:
         config = MCPServerConfig.from_dict("x", {**entry, name: value})
     except ConfigError as refusal:
         error = refusal
-    if error is None:
+    if config is not None:
         assert MCPServerConfig.from_dict("x", config.to_storage_dict()) == config
     else:
+        assert error is not None
         assert error.path is not None
         assert error.path.startswith("servers.x")
         assert error.message.startswith(error.path)

@@ -222,7 +222,7 @@ def _read(path: Path, data: bytes | None, revision: str) -> ConfigDocument:
             servers[name] = MCPServerConfig.from_dict(name, entry)
         except ConfigError as error:
             broken[name] = error
-    settings = dict(_settings(text.value, warnings))
+    settings = _settings(text.value, warnings)
     warnings += [f"servers.{name}.{warning}" for name, config in servers.items() for warning in config.warnings]
     warnings += _twins(entries or {})
     return ConfigDocument(
@@ -245,16 +245,19 @@ def _unreadable(path: Path, revision: str, what: str, line: int = 1, column: int
     return ConfigDocument(path=path, revision=revision, error=error)
 
 
-def _settings(value: Mapping[str, Any], warnings: list[str]) -> Iterator[tuple[str, Any]]:
+def _settings(value: Mapping[str, Any], warnings: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    instead: dict[str, Any] = {}
     for name, kind in _SETTINGS.items():
         if value.get(name) is not None:
             try:
                 if isinstance(value[name], Repeated):
                     raise Mismatch("one value", f"{len(value[name])} of them")
-                yield name, kind(value[name])
+                found[name] = kind(value[name])
             except Mismatch as error:
                 warnings.append(f"{'.'.join((name, *error.at))}: {error}; it is not used")
-                yield from _WHEN_WRONG.get(name, {}).items()
+                instead |= _WHEN_WRONG.get(name, {})
+    return found | instead
 
 
 def _refuse_repeated(value: Any, path: str, server: str) -> None:
@@ -295,7 +298,7 @@ def _edited(document: ConfigDocument, now: ConfigDocument) -> dict[str, Any]:
             entries[name] = _entry(was.get(name), before, after)
         else:
             entries.pop(name, None)
-    if entries != now.origin.entries:
+    if not same(entries, now.origin.entries):
         value[now.origin.key] = entries
     for name in _SETTINGS:
         if getattr(document, name) != getattr(read, name):
