@@ -300,6 +300,14 @@ def test_schema_03_local_references_are_kept_with_what_they_lead_to() -> None:
         {"properties": {"v": {"type": "integer"}, "w": {"$ref": "#/properties/v"}}},
         {"$defs": {"%": {"type": "integer"}}, "properties": {"w": {"$ref": "#/$defs/%25"}}},
         {"$defs": {"L": {"anyOf": [{"type": "integer"}]}}, "properties": {"w": {"$ref": "#/$defs/L/anyOf/0"}}},
+        {"$defs": {"L": {"anyOf": [{"$anchor": "w", "type": "integer"}]}}, "properties": {"w": {"$ref": "#w"}}},
+        {"$defs": {"L": {"items": [{"$anchor": "w", "type": "integer"}]}}, "properties": {"w": {"$ref": "#w"}}},
+        {"$defs": {"L": {"not": {"$anchor": "w", "type": "integer"}}}, "properties": {"w": {"$ref": "#w"}}},
+        {
+            "$id": "https://e.org/r.json",
+            "$defs": {"M": {"$id": "sub/", "$defs": {"N": {"$ref": "w"}, "W": {"$id": "w", "type": "integer"}}}},
+            "properties": {"w": {"$ref": "#/$defs/M/$defs/N"}},
+        },
     ],
 )
 def test_schema_03_every_kind_of_local_reference_is_resolved(schema: Schema) -> None:
@@ -318,10 +326,23 @@ def test_schema_03_words_beside_a_reference_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    "ref", ["#/$defs/Gone", "http://127.0.0.1:9/x.json", "other.json#/a", "#nowhere", "#/required/0", "http://[", 7]
+    "ref",
+    [
+        "#/$defs/Gone",
+        "#/examples/1",
+        "#/examples/x",
+        "#/examples/00000000000",
+        "#/examples/0/deep",
+        "http://127.0.0.1:9/x.json",
+        "other.json#/a",
+        "#nowhere",
+        "#/required/0",
+        "http://[",
+        7,
+    ],
 )
 def test_schema_03_a_reference_to_nothing_or_to_elsewhere_allows_anything_and_is_warned_of(ref: Any) -> None:
-    schema = {"type": "object", "properties": {"t": {"$ref": ref, "title": "T"}}, "required": ["t"]}
+    schema = {"type": "object", "properties": {"t": {"$ref": ref, "title": "T"}}, "required": ["t"], "examples": ["x"]}
     assert _accepted(schema)["properties"]["t"] == {"title": "T"}
     tools, warnings = parse_tools([{"name": "x", "inputSchema": schema}])
     assert tools[0].input_schema["properties"]["t"]["$ref"] == ref, "the registry's own schema keeps it"
@@ -519,6 +540,20 @@ def test_a_description_too_long_for_openai_is_cut_and_stands_in_full_in_the_sche
     assert function["description"].endswith("(2) b and optionally c."), "a rule is not what is cut"
     assert function["parameters"]["description"].startswith("word " * 500)
     assert anthropic_tool(tool)["description"].startswith("word " * 500)
+
+
+def test_rules_too_long_for_openai_leave_room_for_the_description() -> None:
+    branches = [{"required": [f"a_long_name_of_an_argument_{number}"]} for number in range(40)]
+    tool = _tool({"anyOf": branches}, "word " * 500)
+    description = openai_tool(tool)["function"]["description"]
+    assert len(description) == 1024
+    assert description.startswith("word " * 100)
+    assert "(1) a_long_name_of_an_argument_0" in description
+
+
+def test_a_description_that_would_fill_the_context_is_cut() -> None:
+    tool = _tool({"type": "object", "properties": {}}, "x" * 1_000_000)
+    assert anthropic_tool(tool)["description"] == "x" * 20_000 + "…"
 
 
 def test_a_description_is_never_empty_where_there_is_a_label() -> None:

@@ -70,6 +70,12 @@ async def test_schema_07_arguments_that_are_no_json_object_are_an_error_result_a
     assert invoke.calls == []
 
 
+async def test_a_local_functions_error_is_told_under_its_own_name() -> None:
+    tool = AgentTool(name="add", description="", parameters=SCHEMA, invoke=Recorder())
+    result = await tool.execute("[")
+    assert (result.details["mcp_server"], result.details["mcp_tool"]) == ("", "add")
+
+
 async def test_what_the_caller_holds_is_not_what_is_sent() -> None:
     invoke = Recorder()
     arguments = {"x": "1"}
