@@ -1,20 +1,33 @@
 """A server's standard error as lines: cut, decoded, masked, and the last of them kept.
 
 Bounded whatever comes: a line without an end is cut into pieces, a progress bar that overwrites itself counts as its
-last state, and the ring forgets the oldest lines.
+last state, and the ring forgets the oldest lines. Colours and other control sequences are taken out, so that a line can
+be shown on any terminal. A line is cut only where that cuts no secret in two, which would show both halves.
 """
 
 from __future__ import annotations
 
+import logging
+import re
 from collections import deque
 from collections.abc import Callable
 from typing import Final
 
 __all__ = ["StderrLines"]
 
+logger = logging.getLogger(__name__)
+
 _PIECE_BYTES: Final = 4096
-_RING_BYTES: Final = 64 * 1024
+# So much of an unfinished line stays behind when it is cut: the longest secret that is sure not to be cut in two.
+_KEPT_BYTES: Final = 1024
+_RING_CHARACTERS: Final = 64 * 1024
 _RING_LINES: Final = 200
+_CONTROL: Final = re.compile(
+    r"\x1b\[[0-?]*[ -/]*[@-~]"  # colours, movements
+    r"|\x1b[\]P_^X][^\x07\x1b]*(?:\x07|\x1b\\)?"  # titles, links
+    r"|\x1b[ -/]*[0-~]?"
+    r"|[\x00-\x08\x0b-\x1f\x7f-\x9f]"
+)
 
 
 class StderrLines:
@@ -30,7 +43,7 @@ class StderrLines:
         self._on_line = on_line
         self._partial = b""
         self._lines: deque[str] = deque()
-        self._bytes = 0
+        self._characters = 0
 
     def feed(self, chunk: bytes) -> None:
         """Take bytes as they come."""
@@ -38,11 +51,12 @@ class StderrLines:
         for line in lines:
             self._take(line)
         if b"\r" in self._partial:
-            # A progress bar: what a terminal would still show of it is what stands after the last return.
+            # What has been overwritten; a return at the end has overwritten nothing yet.
             self._partial = self._partial[self._partial.rstrip(b"\r").rfind(b"\r") + 1 :]
-        while len(self._partial) > _PIECE_BYTES:
-            self._take(self._partial[:_PIECE_BYTES])
-            self._partial = self._partial[_PIECE_BYTES:]
+        while len(self._partial) >= _PIECE_BYTES + _KEPT_BYTES:
+            place = self._cut(self._partial[: _PIECE_BYTES + _KEPT_BYTES])
+            self._take(self._partial[:place])
+            self._partial = self._partial[place:]
 
     def finish(self) -> None:
         """The end: what is left is a line too."""
@@ -53,21 +67,40 @@ class StderrLines:
     def last(self, count: int = 20) -> tuple[str, ...]:
         """The last lines, oldest first, masked."""
         lines = list(self._lines)[-count:]
-        if self._partial.strip():
-            lines = [*lines, self._decoded(self._partial)][-count:]
+        if text := self._text(self._partial):
+            lines = [*lines, text][-count:]
         return tuple(lines)
 
-    def _decoded(self, line: bytes) -> str:
-        text = line.rstrip(b"\r").rpartition(b"\r")[2].decode("utf-8", "replace")
-        return self._mask(text.rstrip())
+    def _text(self, line: bytes) -> str:
+        return self._masked(_last_state(line)).rstrip()
+
+    def _masked(self, data: bytes) -> str:
+        return self._mask(_CONTROL.sub("", data.decode("utf-8", "replace")))
+
+    def _cut(self, data: bytes) -> int:
+        """Where to cut, so that no character and no secret is cut in two."""
+        whole = self._masked(data)
+        for place in range(_PIECE_BYTES, _PIECE_BYTES - _KEPT_BYTES, -128):
+            while data[place] & 0xC0 == 0x80 and place > _PIECE_BYTES - _KEPT_BYTES:
+                place -= 1
+            if self._masked(data[:place]) + self._masked(data[place:]) == whole:
+                return place
+        return _PIECE_BYTES
 
     def _take(self, line: bytes) -> None:
-        for start in range(0, max(len(line), 1), _PIECE_BYTES):
-            text = self._decoded(line[start : start + _PIECE_BYTES])
-            if not text:
-                continue
-            self._lines.append(text)
-            self._bytes += len(text)
-            while self._bytes > _RING_BYTES or len(self._lines) > _RING_LINES:
-                self._bytes -= len(self._lines.popleft())
-            self._on_line(text)
+        text = self._text(line)
+        for start in range(0, len(text), _PIECE_BYTES):
+            piece = text[start : start + _PIECE_BYTES]
+            self._lines.append(piece)
+            self._characters += len(piece)
+            while self._characters > _RING_CHARACTERS or len(self._lines) > _RING_LINES:
+                self._characters -= len(self._lines.popleft())
+            try:
+                self._on_line(piece)
+            except Exception:  # whoever listens: standard error must be drained whatever happens to its lines
+                logger.exception("a line of standard error could not be told")
+
+
+def _last_state(line: bytes) -> bytes:
+    """What a terminal would still show of a line that overwrites itself: what stands after the last return."""
+    return line.rstrip(b"\r").rpartition(b"\r")[2]
