@@ -7,10 +7,11 @@ script whose interpreter is missing. Nothing here starts anything.
 
 from __future__ import annotations
 
+import errno
 import os
+import re
 import shutil
 import stat
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Final
 from attrs import frozen
 
 from ..errors import ServerFailed
+from ._containers import Container, with_own_container
 
 __all__ = ["Launch", "child_environment", "explain_spawn_error", "prepare_launch"]
 
@@ -60,12 +62,14 @@ class Launch:
         env: The whole environment of the process. Holds secrets.
         cwd: Its folder, or ``None`` for ours.
         command_line: ``argv`` as one text where the system takes no list (a ``.cmd`` file on Windows).
+        container: The container that the server runs in, where the program is only its client.
     """
 
     argv: tuple[str, ...]
     env: Mapping[str, str]
     cwd: str | None
     command_line: str | None = None
+    container: Container | None = None
 
     def __repr__(self) -> str:
         # Arguments and environment may hold secrets.
@@ -95,7 +99,8 @@ def child_environment(
         inherited = {
             name: value
             for name, value in own.items()
-            if (name.upper() in safe or name.startswith("LC_")) and not value.startswith("()")
+            if ((name.upper() if platform == "win32" else name) in safe or name.startswith("LC_"))
+            and not value.startswith("()")
         }
     else:
         inherited = {name: own[name] for name in inherit if name in own}
@@ -123,8 +128,8 @@ def prepare_launch(
     Raises:
         ServerFailed: In phase ``spawn``, never transient.
     """
-    if cwd is not None and not Path(cwd).is_dir():
-        what = "is not a folder" if Path(cwd).exists() else "does not exist"
+    if cwd is not None and not _is_folder(Path(cwd)):
+        what = "is not a folder" if _exists(Path(cwd)) else "does not exist"
         raise _failure(
             server, f"its working directory {cwd} {what}", "Correct 'cwd' in the configuration, or create it."
         )
@@ -138,8 +143,23 @@ def prepare_launch(
     if found is None:
         raise _not_found(server, program, path)
     if platform == "win32" and found.lower().endswith((".cmd", ".bat")):
-        return Launch((found, *argv[1:]), env, cwd, _cmd_line(found, argv[1:]))
-    return Launch((found, *argv[1:]), env, cwd)
+        return Launch((found, *argv[1:]), env, cwd, _cmd_line(server, found, argv[1:], env))
+    command, container = with_own_container((found, *argv[1:]))
+    return Launch(command, env, cwd, container=container)
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # it may be there, in a folder that we may not look into
+        return False
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # as above
+        return False
 
 
 def _names_a_place(program: str, platform: str) -> bool:
@@ -148,14 +168,14 @@ def _names_a_place(program: str, platform: str) -> bool:
 
 def _resolve_place(server: str, program: str, cwd: str | None, path: str, platform: str) -> str:
     """A program given by its place, relative to the server's folder."""
-    place = Path(cwd or Path.cwd()) / Path(program).expanduser()
-    if platform == "win32" and not place.exists():
+    place = Path(cwd or Path.cwd(), os.path.expanduser(program))  # noqa: PTH111 - Path's own fails for a user unknown
+    if platform == "win32" and not _exists(place):
         found = shutil.which(str(place), path=path)
         if found is not None:
             return found
-    if not place.exists():
+    if not _exists(place):
         raise _failure(server, f"command not found: {place}", "Correct 'command' in the configuration.")
-    if place.is_dir():
+    if _is_folder(place):
         raise _failure(server, f"its command {place} is a folder, not a program", "Correct 'command'.")
     if platform != "win32" and not os.access(place, os.X_OK):
         raise _failure(
@@ -177,15 +197,35 @@ def _failure(server: str, message: str, remedy: str) -> ServerFailed:
     return ServerFailed(message, phase="spawn", remedy=remedy, server=server)
 
 
-def explain_spawn_error(server: str, launch: Launch, error: OSError) -> ServerFailed:
-    """What the system's refusal to start a program means.
+def explain_spawn_error(server: str, launch: Launch, error: OSError | ValueError) -> ServerFailed:
+    """What the refusal to start a program means.
 
     The program was found, so "no such file" can only be its interpreter, and "exec format error" that it is no program
     of this system.
     """
     program = launch.argv[0]
+    if isinstance(error, ValueError):
+        # Its text may hold what it is about.
+        return _failure(
+            server,
+            f"{program} could not be started: an argument or a variable holds a character that no process can be given",
+            "Look for zero bytes in 'command', 'args' and 'env', and for '=' in the names of variables.",
+        )
+    if launch.cwd is not None and error.filename == launch.cwd:
+        reason = os.strerror(error.errno) if error.errno else type(error).__name__
+        return _failure(
+            server,
+            f"its working directory {launch.cwd} cannot be entered: {reason}",
+            f"Look at its permissions: ls -ld {launch.cwd}",
+        )
     if isinstance(error, FileNotFoundError):
         interpreter = _interpreter(program)
+        if interpreter is not None and interpreter.endswith("\r"):
+            return _failure(
+                server,
+                f"bad interpreter: the first line of {program} ends as on Windows, with a carriage return",
+                f"Save it with the line ends of this system: sed -i 's/\\r$//' {program}",
+            )
         if interpreter is not None:
             return _failure(
                 server,
@@ -196,6 +236,12 @@ def explain_spawn_error(server: str, launch: Launch, error: OSError) -> ServerFa
     if isinstance(error, PermissionError):
         return _failure(server, f"{program} may not be executed", f"Look at its permissions: ls -l {program}")
     reason = os.strerror(error.errno) if error.errno else type(error).__name__
+    if error.errno == errno.ENOEXEC:
+        return _failure(
+            server,
+            f"bad interpreter: {program} could not be started: {reason}",
+            "If it is a script, name its interpreter in its first line (#!/usr/bin/env python3), or as 'command'.",
+        )
     return _failure(
         server, f"{program} could not be started: {reason}", "Start it by hand to see what is wrong with it."
     )
@@ -211,24 +257,36 @@ def _interpreter(program: str) -> str | None:
         return None
     if not first.startswith(b"#!") or not stat.S_ISREG(mode):
         return None
-    words = first[2:].decode("utf-8", "replace").split()
-    return words[0] if words else None
+    words = first[2:].decode("utf-8", "replace").strip(" \t\n").replace("\t", " ").split(" ")
+    return words[0] or None
 
 
-_CMD_META: Final = str.maketrans({character: f"^{character}" for character in '()%!^"<>&|'})
+_CMD_META: Final = str.maketrans({character: f"^{character}" for character in '()[]%!^"`<>&|;, *?'})
 
 
-def _cmd_line(program: str, arguments: Sequence[str]) -> str:
+def _cmd_line(server: str, program: str, arguments: Sequence[str], env: Mapping[str, str]) -> str:
     """The command line that makes cmd.exe start a batch file with its arguments unchanged.
 
-    cmd.exe reads the line twice over: once by its own rules, where ``^`` guards a character, and once, through the
-    batch file's ``%*``, as the program at its end reads it. So an argument is quoted for the program, then guarded for
-    cmd.
+    Three read it, one after the other: cmd.exe; cmd.exe again, when the batch file hands its arguments on with ``%*``;
+    and the program at its end. An argument is quoted for the program. For cmd.exe each special character is guarded by
+    ``^``, the quotes too, so that it sees no quotes of its own. When it reads for the second time the quotes guard what
+    is in them, unless there is a quote among it: then that reading needs its own guards.
     """
-    quoted = " ".join(_quoted(argument) for argument in arguments)
-    return f'cmd.exe /d /s /c "{_quoted(program).translate(_CMD_META)} {quoted.translate(_CMD_META)}"'
+    if any("\n" in argument or "\r" in argument for argument in arguments):
+        raise _failure(
+            server,
+            f"an argument has a line break, which {program} cannot be given",
+            "Put the text into a file, or name the program behind the batch file as 'command'.",
+        )
+    words = [program.translate(_CMD_META)]
+    for argument in arguments:
+        quoted = _quoted(argument).translate(_CMD_META)
+        words.append(quoted.translate(_CMD_META) if '"' in argument else quoted)
+    shell = next((value for name, value in env.items() if name.upper() == "COMSPEC"), "cmd.exe")
+    return f'{_quoted(shell)} /d /s /c "{" ".join(words)}"'
 
 
 def _quoted(argument: str) -> str:
-    text = subprocess.list2cmdline([argument])
-    return text if text.startswith('"') else f'"{text}"'
+    """An argument in quotes as programs on Windows read it: backslashes count only before a quote."""
+    guarded = re.sub(r'(\\*)"', r'\1\1\\"', argument)
+    return '"' + re.sub(r"(\\+)\Z", r"\1\1", guarded) + '"'
