@@ -2,14 +2,13 @@
 
 Owns the process, its pipes and the two tasks that watch it: one drains standard error, one waits for the exit. Does not
 know what is said over the pipes. The leader is not reaped before its group is killed, since reaping frees the group's
-id for others to take.
+id for others to take. Descendants that left the group are not seen from here.
 
 MCP specification: basic/lifecycle, shutdown over stdio.
 """
 
 from __future__ import annotations
 
-import errno
 import os
 import signal
 import subprocess
@@ -22,6 +21,7 @@ from typing import IO, Any, Final, cast
 import trio
 
 from ..status import ExitWay
+from ._containers import end_container
 from ._launch import Launch, explain_spawn_error
 from ._link import PipeLink, enlarge_pipe
 from ._stderr import StderrLines
@@ -29,20 +29,28 @@ from ._stderr import StderrLines
 __all__ = ["ServerProcess", "start_process"]
 
 _KILL_WAIT_SECONDS: Final = 5.0
-_READ_SIZE: Final = 64 * 1024
+# How long the others of a group may take to follow a leader that has ended by itself.
+_FOLLOW_SECONDS: Final = 0.25
+# How long a look at the processes may take.
+_LOOK_SECONDS: Final = 0.25
+# Where the system cannot tell of the end of a process that is not our child, it is looked for so often.
+_LOOK_AGAIN_SECONDS: Final = 0.05
+_KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
 class ServerProcess:
     """A running server process. Made by :func:`start_process`, ended by :meth:`stop`, which must be awaited."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], stderr: StderrLines) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], launch: Launch, stderr: StderrLines) -> None:
         self._popen = popen
+        self._launch = launch
         self._stdin = cast("IO[bytes]", popen.stdin)
         self._stdout = cast("IO[bytes]", popen.stdout)
         self._stderr_pipe = cast("IO[bytes]", popen.stderr)
         # Shielded, since it must be watched until it is stopped, whatever was cancelled around it; stop() ends this.
         self._watching = trio.CancelScope(shield=True)
         self._stopping = False
+        self._stopped = trio.Event()
         self._reaped = False
         self._stderr_ended = trio.Event()
         self.pid = popen.pid
@@ -62,54 +70,71 @@ class ServerProcess:
         with trio.move_on_after(seconds):
             await self._stderr_ended.wait()
 
+    @trio.lowlevel.enable_ki_protection
     async def stop(self, seconds: float) -> None:
         """End the process and all of its group: close its input, wait, SIGTERM, wait, SIGKILL; then reap it.
 
         Shielded and bounded: takes no longer than twice ``seconds`` and a few more. Nobody may read or write its link
-        any more. Calling it twice is harmless.
+        any more. What it writes meanwhile is read, so that it is not held up by it. Calling it twice is harmless.
 
         Args:
             seconds: How long it may take to end by itself after its input is closed, and again after SIGTERM.
         """
-        if self._stopping:
-            return
-        self._stopping = True
         with trio.CancelScope(shield=True):
-            async with trio.open_nursery() as nursery:
-                self._close(self._stdin)
-                nursery.start_soon(self._drain_stdout)
-                way: ExitWay = "own" if self.exited.is_set() else "eof"
-                if not await self._exited_within(seconds):
-                    way = "term"
-                    self._signal_group(signal.SIGTERM)
-                    if not await self._exited_within(seconds):
-                        way = "kill"
-                self.exit_way = way
-                await self._end_group(seconds if way in ("eof", "own") else 0)
-                await self._exited_within(_KILL_WAIT_SECONDS)
-                # Its descendants are gone, so that whatever it wrote last can be read to the end.
-                await self.stderr_ended(1)
-                nursery.cancel_scope.cancel()
-            self._watching.cancel()
-            self._reap()
+            if self._stopping:
+                await self._stopped.wait()
+                return
+            self._stopping = True
+            try:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._drain_stdout)
+                    self._close(self._stdin)
+                    self.exit_way = await self._end(seconds)
+                    if self._launch.container is not None:
+                        launch = self._launch
+                        await end_container(self._launch.container, launch.env, launch.cwd, self.exit_way)
+                    # Its descendants are gone, so that whatever it wrote last can be read to the end.
+                    await self.stderr_ended(1)
+                    nursery.cancel_scope.cancel()
+            finally:
+                self._signal_group(_KILL)
+                self._watching.cancel()
+                self._reap()
+                self._stopped.set()
 
-    async def _exited_within(self, seconds: float) -> bool:
+    async def _end(self, seconds: float) -> ExitWay:
+        """End the group, and say what that took."""
+        own = self.exited.is_set()
+        if await self._ended_within(seconds) and await self._group_ended_within(min(seconds, _FOLLOW_SECONDS)):
+            return "own" if own else "eof"
+        self._signal_group(signal.SIGTERM)
+        deadline = trio.current_time() + seconds
+        way: ExitWay = "term"
+        if not (
+            await self._ended_within(seconds)
+            and await self._group_ended_within(max(deadline - trio.current_time(), _LOOK_SECONDS))
+        ):
+            way = "kill"
+            self._signal_group(_KILL)
+            await self._ended_within(_KILL_WAIT_SECONDS)
+            await self._group_ended_within(_KILL_WAIT_SECONDS)
+        return "own" if own else way
+
+    async def _ended_within(self, seconds: float) -> bool:
         with trio.move_on_after(seconds):
             await self.exited.wait()
         return self.exited.is_set()
 
-    async def _end_group(self, seconds: float) -> None:
-        """End what is left of the group. The leader may be a zombie; its group is still ours."""
-        survivors = await trio.to_thread.run_sync(_group_members, self.pid, limiter=trio.CapacityLimiter(1))
-        if survivors and seconds:
-            self._signal_group(signal.SIGTERM)
-            with trio.move_on_after(seconds):
-                for pid in survivors:
-                    await _gone(pid)
-        self._signal_group(signal.SIGKILL if sys.platform != "win32" else signal.SIGTERM)
-        with trio.move_on_after(_KILL_WAIT_SECONDS):
-            for pid in survivors:
-                await _gone(pid)
+    async def _group_ended_within(self, seconds: float) -> bool:
+        """Wait until nothing is left of the group but its leader, who may be a zombie: the group is still ours."""
+        with trio.move_on_after(seconds):
+            while members := await trio.to_thread.run_sync(
+                _group_members, self.pid, limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
+            ):
+                for pid in members:
+                    await _left(pid, self.pid)
+            return True
+        return False
 
     def _signal_group(self, number: int) -> None:
         if self._reaped:
@@ -121,12 +146,14 @@ class ServerProcess:
         with suppress(ProcessLookupError, PermissionError):  # nothing is left, or only zombies, as macOS tells it
             os.killpg(self.pid, number)
 
+    @trio.lowlevel.enable_ki_protection
     async def _drain_stdout(self) -> None:
         """Read what nobody wants any more, so that a server that writes while it ends is not blocked by it."""
         link = PipeLink(self._stdout.fileno(), self._stdout.fileno())
         while await link.receive():
             pass
 
+    @trio.lowlevel.enable_ki_protection
     async def _drain_stderr(self) -> None:
         fd = self._stderr_pipe.fileno()
         link = PipeLink(fd, fd)
@@ -137,6 +164,7 @@ class ServerProcess:
             self.stderr.finish()
             self._stderr_ended.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def watch(self) -> None:
         """Drain standard error and wait for the exit, until :meth:`stop` is done."""
         with self._watching:
@@ -147,8 +175,7 @@ class ServerProcess:
 
     def _reap(self) -> None:
         self._reaped = True
-        with suppress(subprocess.TimeoutExpired):  # it cannot be killed: stuck in the kernel, and no fault of ours
-            self._popen.wait(timeout=0 if self.exited.is_set() else 0.1)
+        _reap(self._popen, 0 if self.exited.is_set() else 0.1)
         for pipe in (self._stdin, self._stdout, self._stderr_pipe):
             self._close(pipe)
 
@@ -202,49 +229,77 @@ async def start_process(
     # A thread, since a program on a slow disk may take its time; not abandoned, so that its result is always received.
     try:
         popen = await trio.to_thread.run_sync(spawn, limiter=trio.CapacityLimiter(1))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise explain_spawn_error(server, launch, error) from error
-    process = ServerProcess(popen, StderrLines(mask, on_stderr))
-    nursery.start_soon(process.watch)
+    try:
+        process = ServerProcess(popen, launch, StderrLines(mask, on_stderr))
+        nursery.start_soon(process.watch)
+    except BaseException:  # the nursery is closed already: nobody would watch it, and nobody would stop it
+        popen.kill()
+        _reap(popen, _KILL_WAIT_SECONDS)
+        for pipe in (popen.stdin, popen.stdout, popen.stderr):
+            cast("IO[bytes]", pipe).close()
+        raise
     return process
 
 
-async def _exit_code(popen: subprocess.Popen[bytes]) -> int:
-    """Wait for the exit and tell its code, negative for a signal, without reaping the process."""
+def _reap(popen: subprocess.Popen[bytes], seconds: float) -> None:
+    with suppress(subprocess.TimeoutExpired):  # it cannot be killed: stuck in the kernel, and no fault of ours
+        popen.wait(timeout=seconds)
+
+
+async def _exit_code(popen: subprocess.Popen[bytes]) -> int | None:
+    """Wait for the exit and tell its code, negative for a signal, without reaping the process.
+
+    ``None`` where somebody else has reaped it: a program that waits for every child, or ignores SIGCHLD.
+    """
     if sys.platform == "win32":
         return await trio.to_thread.run_sync(popen.wait, abandon_on_cancel=True)
-    if sys.platform == "linux" and (pidfd := _pidfd(popen.pid)) is not None:
-        try:
-            await trio.lowlevel.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
-        # It has exited: this returns at once.
-        info = os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)  # noqa: ASYNC222 - see above
-    else:
-        info = await trio.to_thread.run_sync(
-            os.waitid, os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT, abandon_on_cancel=True
-        )
+    try:
+        if sys.platform == "linux" and (pidfd := _pidfd(popen.pid)) is not None:
+            try:
+                await trio.lowlevel.wait_readable(pidfd)
+            finally:
+                os.close(pidfd)
+            # It has exited: this returns at once.
+            info = os.waitid(os.P_PID, popen.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)  # noqa: ASYNC222 - see above
+        else:
+            info = await trio.to_thread.run_sync(
+                os.waitid,
+                os.P_PID,
+                popen.pid,
+                os.WEXITED | os.WNOWAIT,
+                limiter=trio.CapacityLimiter(1),
+                abandon_on_cancel=True,
+            )
+    except ChildProcessError:
+        return None
     if info is None:
-        return 0
+        return None
     return info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
 
 
 def _pidfd(pid: int) -> int | None:
     try:
         return os.pidfd_open(pid)
-    except OSError as error:
-        if error.errno in (errno.ENOSYS, errno.EPERM, errno.EINVAL, errno.ESRCH):
-            return None
-        raise
+    except OSError:
+        # Gone; or an old kernel, or no descriptor left: then there are slower ways to wait.
+        return None
 
 
-async def _gone(pid: int) -> None:
-    """Wait until a process that is not our child has ended."""
-    if sys.platform == "linux" and (pidfd := _pidfd(pid)) is not None:
-        try:
+async def _left(pid: int, group: int) -> None:
+    """Wait until a process that is not our child has ended, or left a group."""
+    if sys.platform != "linux" or (pidfd := _pidfd(pid)) is None:
+        await trio.sleep(_LOOK_AGAIN_SECONDS)
+        return
+    try:
+        # Another process may have got its number meanwhile.
+        if os.getpgid(pid) == group:
             await trio.lowlevel.wait_readable(pidfd)
-        finally:
-            os.close(pidfd)
+    except ProcessLookupError:
+        return
+    finally:
+        os.close(pidfd)
 
 
 def _group_members(group: int) -> list[int]:
