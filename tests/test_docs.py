@@ -163,6 +163,13 @@ def test_the_commands_and_their_options_are_all_there() -> None:
     assert {option for option in options if not re.search(rf"`{option}[ `]", text)} == set()
 
 
+def test_the_environment_variables_are_all_there() -> None:
+    text = _read(REFERENCE / "command-line.md")
+    sources = (path.read_text(encoding="utf-8") for path in (ROOT / "openprogram_mcp").rglob("*.py"))
+    used = {name for source in sources for name in re.findall(r"\"(OPENPROGRAM_[A-Z_]+)\"", source)}
+    assert {name for name in used if f"| `{name}` |" not in text} == set()
+
+
 def test_the_routes_are_those_of_the_openapi_document() -> None:
     from openprogram_mcp.web.app import API, openapi_document
 
