@@ -101,6 +101,9 @@ def _own_call(options: Options, arguments: dict[str, Any], output: Output) -> An
         async def on_progress(done: float, total: float | None, message: str | None) -> None:
             progress.call(options.tool, done, total, message)
 
+        for name in owners:
+            # A start has a limit of its own, which --timeout is not about.
+            await manager.wait_settled(name)
         result = await manager.call_tool(
             options.tool, arguments, timeout=options.timeout, on_progress=on_progress, call_id=call_id
         )
