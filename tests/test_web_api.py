@@ -441,7 +441,7 @@ def _keys(form: type) -> set[str]:
 
 
 def test_the_documented_row_is_the_row() -> None:
-    row = ServerStatus(name="a", type="local", last_call=LastCall("t", "now", "ok", 1.0)).to_dict()
+    row = ServerStatus(name="a", type="local", last_call=LastCall("t", 1.0, "ok", 1.0)).to_dict()
     assert set(row) == _keys(_schemas.ServerRow)
     assert set(row["last_call"]) == _keys(_schemas.LastCallRow)
     assert set(row["auth"]) == _keys(_schemas.Auth)
