@@ -161,26 +161,25 @@ _MAKEFILE = "run:\n\t@{python} {tools}/foreground.py {python} command.py {status
 def _press_ctrl_c(folder: Path, status: int) -> tuple[int, str]:
     (folder / "command.py").write_text(_COMMAND)
     (folder / "Makefile").write_text(_MAKEFILE.format(python=sys.executable, tools=TOOLS, status=status))
-    make = shutil.which("make") or "make"
-    pid, terminal = pty.fork()
-    if pid == 0:
-        try:
-            os.chdir(folder)
-            os.execv(make, [make, "--no-print-directory", "run"])  # noqa: S606 - the test's own command
-        finally:
-            os._exit(127)
+    ours, theirs = pty.openpty()
+    # The first terminal that the leader of a new session opens becomes the session's own: Ctrl-C works in it.
+    line = f"exec make --no-print-directory run <{os.ttyname(theirs)} >{os.ttyname(theirs)} 2>&1"
+    make = subprocess.Popen(["/bin/sh", "-c", line], cwd=folder, start_new_session=True)
     seen = b""
     try:
         while b"mine" not in seen:
-            seen += os.read(terminal, 1024)
-        os.write(terminal, b"\x03")
-        while more := os.read(terminal, 1024):
+            seen += os.read(ours, 1024)
+        os.write(ours, b"\x03")
+        status = make.wait(30)
+        os.close(theirs)
+        while more := os.read(ours, 1024):
             seen += more
     except OSError:  # the terminal's other end is closed
         pass
     finally:
-        os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), seen.decode()
+        make.kill()
+        os.close(ours)
+    return status, seen.decode()
 
 
 def test_ctrl_c_on_make_ends_with_the_status_of_the_command(tmp_path: Path) -> None:
