@@ -74,10 +74,11 @@ def hold_worker_lock() -> Iterator[None]:
 
     from ..errors import StorageError
 
-    path = paths.ensure_state_dir() / "mcp_worker.lock"
-    # Not a singleton and not thread-local: it is taken and given back in whichever thread the host uses.
+    path = paths.get_state_dir() / "mcp_worker.lock"
+    # Not thread-local: it is taken and given back in whichever thread the host uses.
     lock = FileLock(path, timeout=0, mode=0o600, thread_local=False)
     try:
+        paths.ensure_state_dir()
         lock.acquire()
     except Timeout:
         raise _already_running() from None
