@@ -70,7 +70,7 @@ def _imports(path: Path, home: Path = PACKAGE) -> Iterator[Import]:
             base = package[: len(package) - node.level + 1] if node.level else []
             module = ".".join([*base, *([node.module] if node.module else [])])
             for alias in node.names:
-                yield Import(file, node.lineno, f"{module}.{alias.name}" if node.level else module)
+                yield Import(file, node.lineno, f"{module}.{alias.name}")
 
 
 IMPORTS = [found for path in _files() for found in _imports(path)]
