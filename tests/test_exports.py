@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import pkgutil
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 import openprogram_mcp
+from openprogram_mcp.status import ServerStatus
 
 PUBLIC = {
     "AgentTool",
@@ -91,3 +98,49 @@ def test_the_manager_can_be_imported_without_the_sdk() -> None:
 def test_help_imports_nothing_slow(command: str) -> None:
     argv = (*command.split(), "--help")
     assert _imported_by("from openprogram_mcp.cli import main; sys.exit(main())", argv=argv) == set()
+
+
+class _Worker(BaseHTTPRequestHandler):
+    """A worker's API as far as the commands need it."""
+
+    def do_GET(self) -> None:
+        row = {**ServerStatus(name="s", type="local").to_dict(), "config": {}, "tool_schemas": []}
+        self._answer({"version": 1, "servers": [row], "tools": [], **row})
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        self._answer({"call_id": "1", "content": [], "text": "", "is_error": False, "details": {}})
+
+    def log_request(self, code: object = "-", size: object = "-") -> None:
+        pass
+
+    def _answer(self, value: Any) -> None:
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+@pytest.fixture
+def worker(state_dir: Path) -> Iterator[None]:
+    """Something that answers as a worker of the state directory."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Worker) as server:
+        info = {"version": 1, "pid": os.getpid(), "started_at": "", "token": "t", "instance": "i"}
+        state_dir.mkdir()
+        url = f"http://127.0.0.1:{server.server_port}"
+        (state_dir / "mcp_worker.json").write_text(json.dumps({**info, "url": url}))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.usefixtures("worker")
+@pytest.mark.parametrize("command", ["list", "show s", "tools", "call s__t a=1"])
+@pytest.mark.parametrize("form", ["", "--json"])
+def test_a_command_that_only_talks_to_the_worker_imports_nothing_slow(command: str, form: str) -> None:
+    program = "from openprogram_mcp.cli import main; code = main(); assert code == 0, code"
+    assert _imported_by(program, argv=(*command.split(), *form.split())) == set()
