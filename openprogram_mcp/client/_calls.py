@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
 from time import time
-from typing import Any, Final
+from typing import Any
 
 import trio
 from attrs import define, field
@@ -18,7 +18,7 @@ from attrs import define, field
 from ..adapter import AgentToolResult, RemoteTool, check_arguments, convert_call_result, error_result
 from ..adapter import protocol_error_result as protocol_error
 from ..config import MCPServerConfig
-from ..errors import InvalidArguments, NotConnected, ServerGone, TimedOut
+from ..errors import InvalidArguments, NotConnected, ServerGone, TimedOut, UnknownTool
 from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted, shortened
 from ..masking import Masker
 from ..status import LastCall
@@ -29,8 +29,6 @@ __all__ = ["Call", "CallDesk", "OnProgress"]
 
 OnProgress = Callable[[float, float | None, str | None], Awaitable[None]]
 """Told of progress: how far, of how much, and a word about it."""
-
-_REPEATS: Final = 1
 
 
 @define(eq=False)
@@ -70,14 +68,18 @@ class CallDesk:
     turns: Turns[Connection]
     masker: Masker
     _bus: EventBus
-    _relist: Callable[[Connection], Awaitable[None]]
+    _relist: Callable[[Connection], Awaitable[object]]
     last: LastCall | None = None
     _tickets: count[int] = field(factory=count, init=False)
 
+    @trio.lowlevel.enable_ki_protection
     async def make(self, call: Call) -> AgentToolResult:
         """Make a call, and publish its beginning and its end.
 
+        Ctrl-C falls into its waiting, never between the granting of a turn and the place that gives it back.
+
         Raises:
+            UnknownTool: The server does not offer it any more.
             NotConnected: There is no connection, and none on its way.
             TimedOut: A budget ran out.
             ServerGone: The connection was lost before the answer came.
@@ -92,10 +94,11 @@ class CallDesk:
                 mask=self.masker.mask_value,
             )
         )
-        outcome, result = "cancelled", None
+        outcome, is_error, text = "cancelled", True, ""
         try:
             result = await self._result(call)
-            outcome = "tool_error" if result.is_error else "ok"
+            outcome, is_error, text = "tool_error" if result.is_error else "ok", result.is_error, result.text[:1000]
+            return result  # noqa: TRY300 - what the finally below tells is decided here
         except TimedOut:
             outcome = "timed_out"
             raise
@@ -114,44 +117,63 @@ class CallDesk:
                     call_id=call.call_id,
                     tool=call.label,
                     outcome=outcome,
-                    is_error=result is None or result.is_error,
+                    is_error=is_error,
                     duration_seconds=seconds,
-                    result="" if result is None else result.text[:1000],
+                    result=text,
                     mask=self.masker.mask_value,
                 )
             )
-        return result
 
     async def _result(self, call: Call) -> AgentToolResult:
-        config, tool = self.config, call.tool
+        config, tool, sdk = self.config, call.tool, protocol()
         try:
             raw = await self._answer(call)
-        except protocol().MCPError as error:
+        except sdk.BrokenAnswer as error:
+            return self._unusable(call, error.message)
+        except sdk.MCPError as error:
             return protocol_error(error.code, error.message, error.error.data, server=config.name, tool=tool.name)
         fault = _output_fault(tool, raw)
         if fault is not None:
-            return error_result(f"The server's result cannot be used: {fault}.", server=config.name, tool=tool.name)
+            return self._unusable(call, fault)
         return convert_call_result(raw, server=config.name, tool=tool.name, max_chars=config.max_result_chars)
+
+    def _unusable(self, call: Call, fault: str) -> AgentToolResult:
+        message = f"The server's answer cannot be used: {fault}."
+        return error_result(message, server=self.config.name, tool=call.tool.name)
 
     async def _answer(self, call: Call) -> dict[str, Any]:
         """Send a call until its fate is known: again on the next connection while that can do no harm."""
-        sdk, ticket, repeats = protocol(), next(self._tickets), 0
+        sdk, ticket, limits, sent = protocol(), next(self._tickets), self._limits(call), False
         while True:
-            connection = await self._turn(call, ticket)
-            fate = sdk.Fate()
             try:
-                return await self._ask(connection, call, fate)
+                connection = await self._turn(call, ticket, limits)
+            except (NotConnected, TimedOut) as error:
+                if not sent:
+                    raise
+                raise self._gone(call) from error
+            request = _Request(call, limits, self._progress)
+            try:
+                if call.tool.name not in connection.tools:
+                    raise UnknownTool(
+                        f"server {self.config.name!r} offers {call.label} no longer",
+                        remedy="List its tools to see what it offers now.",
+                        server=self.config.name,
+                    )
+                return await self._ask(connection, request)
             except sdk.ConnectionClosed:
                 self.turns.withdraw(connection)
-                if fate.state is sdk.FateState.QUEUED:
-                    continue  # it never left us: it keeps its place for the next connection
-                if not call.tool.repeatable or repeats >= _REPEATS:
-                    raise self._gone(call) from None
-                repeats += 1
+                if request.left_us:
+                    if sent or not call.tool.repeatable:
+                        raise self._gone(call) from None
+                    sent = True
             finally:
                 self.turns.release()
 
-    async def _turn(self, call: Call, ticket: int) -> Connection:
+    def _limits(self, call: Call) -> _Limits:
+        idle = self.config.call_seconds if call.timeout is None else call.timeout
+        return _Limits(idle, max(self.config.max_call, idle))
+
+    async def _turn(self, call: Call, ticket: int, limits: _Limits) -> Connection:
         serialize = self.config.serialize
         alone = serialize == "all" or (serialize == "writes" and not call.tool.read_only)
         connection = self.turns.acquire_nowait(alone=alone)
@@ -163,60 +185,58 @@ class CallDesk:
                 remedy="Answer the server's request first, or allow more with 'serialize' and 'max_concurrency'.",
                 server=self.config.name,
             )
-        seconds = self.config.call_seconds if call.timeout is None else call.timeout
-        with trio.move_on_after(seconds):
-            return await self.turns.acquire(alone=alone, ticket=ticket)
+        began = trio.current_time()
+        try:
+            with trio.move_on_after(limits.patience):
+                return await self.turns.acquire(alone=alone, ticket=ticket)
+        finally:
+            # One budget for all the waiting that a call does, however often its connection is lost.
+            limits.patience = max(0.0, limits.patience - (trio.current_time() - began))
         raise TimedOut(
-            f"{call.label} waited {seconds:g} s for its turn; "
+            f"{call.label} waited {limits.idle:g} s for its turn; "
             f"{self.turns.running} calls run and {self.turns.waiting} wait on server {self.config.name!r}",
             budget="queue",
-            seconds=seconds,
+            seconds=limits.idle,
             remedy="Nothing was sent. Raise the limit, 'max_concurrency', or set 'serialize' to \"none\".",
             server=self.config.name,
         )
 
-    async def _ask(self, connection: Connection, call: Call, fate: Any) -> dict[str, Any]:
-        config, sdk = self.config, protocol()
-        idle = config.call_seconds if call.timeout is None else call.timeout
-        hard = max(config.max_call, idle)
-        options = {
-            "fate": fate,
-            "timeout": idle,
-            "hard_timeout": hard,
-            "on_progress": partial(self._progress, call),
-        }
+    async def _ask(self, connection: Connection, request: _Request) -> dict[str, Any]:
+        call = request.call
         try:
             answer: dict[str, Any] = await connection.session.call_tool(
-                call.tool.name, call.arguments, options, relist=partial(self._relist, connection)
+                call.tool.name, call.arguments, request.options, relist=partial(self._relist, connection)
             )
-        except sdk.MCPError as error:
-            if fate.expired is None:
+        except protocol().MCPError as error:
+            if request.expired is None:
                 raise
-            raise self._timed_out(call, fate.expired, idle, hard) from error
+            raise self._timed_out(request) from error
         return answer
 
     async def _progress(self, call: Call, progress: float, total: float | None, message: str | None) -> None:
+        said = None if message is None else self.masker.mask(message)
         self._bus.publish(
             ToolCallProgress(
-                server=self.config.name, call_id=call.call_id, progress=progress, total=total, message=message
+                server=self.config.name, call_id=call.call_id, progress=progress, total=total, message=said
             )
         )
         if call.on_progress is not None:
             await call.on_progress(progress, total, message)
 
-    def _timed_out(self, call: Call, expired: str, idle: float, hard: float) -> TimedOut:
-        if expired == "hard":
+    def _timed_out(self, request: _Request) -> TimedOut:
+        label, limits = request.call.label, request.limits
+        if request.expired == "hard":
             return TimedOut(
-                f"{call.label} did not come to an end within {hard:g} s",
+                f"{label} did not come to an end within {limits.hard:g} s on server {self.config.name!r}",
                 budget="max_call",
-                seconds=hard,
+                seconds=limits.hard,
                 remedy="The server was told to stop; it may have run. Raise 'max_call_seconds' if it needs longer.",
                 server=self.config.name,
             )
         return TimedOut(
-            f"{call.label}: nothing was heard from server {self.config.name!r} for {idle:g} s",
+            f"{label}: nothing was heard from server {self.config.name!r} for {limits.idle:g} s",
             budget="call",
-            seconds=idle,
+            seconds=limits.idle,
             remedy="The server was told to stop; it may have run. Raise 'call_timeout_seconds' if it needs longer.",
             server=self.config.name,
         )
@@ -226,9 +246,62 @@ class CallDesk:
             f"the connection to server {self.config.name!r} was lost before {call.label} was answered; "
             "it may or may not have run",
             may_have_run=True,
-            remedy="Find out whether it had its effect before calling it again.",
+            remedy="Call it again when the server is back; it does no harm."
+            if call.tool.repeatable
+            else "Find out whether it had its effect before calling it again.",
             server=self.config.name,
         )
+
+
+@define(eq=False)
+class _Limits:
+    """The budgets of one call, in seconds.
+
+    Args:
+        idle: Without a sign of life from the server.
+        hard: For all rounds together, whatever is heard.
+        patience: What is left for waiting for a turn.
+    """
+
+    idle: float
+    hard: float
+    patience: float = field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.patience = self.idle
+
+
+@define(eq=False)
+class _Request:
+    """One sending of a call over one connection: a request to the server, and one more for each round of input."""
+
+    call: Call
+    limits: _Limits
+    _on_progress: Callable[[Call, float, float | None, str | None], Awaitable[None]]
+    _fates: list[Any] = field(factory=list, init=False)
+    _began: float = field(factory=trio.current_time, init=False)
+
+    def options(self) -> dict[str, Any]:
+        """The limits and callbacks of the next request."""
+        fate = protocol().Fate()
+        self._fates.append(fate)
+        return {
+            "fate": fate,
+            "timeout": self.limits.idle,
+            "hard_timeout": max(0.0, self._began + self.limits.hard - trio.current_time()),
+            "on_progress": partial(self._on_progress, self.call),
+        }
+
+    @property
+    def left_us(self) -> bool:
+        """Whether the server may have got any of it."""
+        queued = protocol().FateState.QUEUED
+        return any(fate.state is not queued for fate in self._fates)
+
+    @property
+    def expired(self) -> str | None:
+        """The limit that ran out, ``idle`` or ``hard``."""
+        return self._fates[-1].expired if self._fates else None
 
 
 def _output_fault(tool: RemoteTool, result: Mapping[str, Any]) -> str | None:

@@ -1,12 +1,13 @@
 """One connection to a server, from the start of its process to the reaping of it: one generation of the client.
 
 Everything that a connection needs lives inside :func:`hold_connection`; when it returns or raises, nothing of it is
-left. It tells that it is up with ``started()``, and until then every failure is a :class:`ServerFailed` that says in
-which phase it fell, with the exit code and the last lines of standard error.
+left. It tells that it is up with ``started()``. Until then every failure is a :class:`ServerFailed` that says in which
+phase it fell, with the exit code and the last lines of standard error; from then on it ends with an :class:`Ending`.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Awaitable, Callable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache
@@ -14,7 +15,7 @@ from importlib import import_module
 from typing import Any, Final, Protocol
 
 import trio
-from attrs import define, field, frozen
+from attrs import define, evolve, field, frozen
 
 from ..adapter import RemoteTool, parse_tools
 from ..config import MCPServerConfig
@@ -22,15 +23,28 @@ from ..errors import ServerFailed
 from ..status import ExitWay, Phase
 from ..transports._launch import child_environment, prepare_launch
 from ..transports._process import ServerProcess, start_process
-from ._gate import StartGate
+from ._gate import Slot, StartGate
 
-__all__ = ["Connection", "Ending", "Watcher", "Withdrawn", "hold_connection", "is_refusal", "protocol"]
+__all__ = [
+    "Connection",
+    "Ending",
+    "Watcher",
+    "Withdrawn",
+    "hold_connection",
+    "is_closed",
+    "is_refusal",
+    "protocol",
+]
 
 # How long a process that has closed its output may take to exit, so that its exit code can be told.
 _EXIT_SECONDS: Final = 1.0
 # How long one that has exited may keep its output open through a child before what it says counts no more.
 _LAST_WORDS_SECONDS: Final = 0.5
+# How long the tools are not read because the server has not agreed yet to tell when they change.
+_LISTEN_SECONDS: Final = 0.5
 _MAX_WARNINGS: Final = 50
+
+_ASKED: Final[Mapping[str, str]] = {"spawn": "anything", "initialize": "initialize", "list_tools": "tools/list"}
 
 
 class Watcher(Protocol):
@@ -42,8 +56,8 @@ class Watcher(Protocol):
     def process(self, process: ServerProcess) -> None:
         """A process was started."""
 
-    def lost(self) -> None:
-        """The connection, which was up, is lost."""
+    def lost(self, ending: Ending) -> None:
+        """The connection, which was up, is lost. Its process is ended next."""
 
     def mask(self, text: str) -> str:
         """A text without the server's secrets."""
@@ -71,13 +85,11 @@ class Ending:
         error: Why, in one sentence; ``None`` when we ended it.
         exit_code: The exit code of the process, where it exited; negative for a signal.
         exit_way: How the process ended.
-        stderr: Its last lines.
     """
 
-    error: str | None
-    exit_code: int | None
-    exit_way: ExitWay | None
-    stderr: tuple[str, ...]
+    error: str | None = None
+    exit_code: int | None = None
+    exit_way: ExitWay | None = None
 
 
 @define(eq=False)
@@ -95,10 +107,9 @@ class Connection:
     generation: int
     session: Any
     process: ServerProcess
-    tools: dict[str, RemoteTool]
-    warnings: list[str]
     _config: MCPServerConfig
-    lost: trio.Event = field(factory=trio.Event, init=False)
+    tools: Mapping[str, RemoteTool] = field(factory=dict, init=False)
+    warnings: tuple[str, ...] = field(default=(), init=False)
     _retired: trio.Event = field(factory=trio.Event, init=False)
 
     def retire(self) -> None:
@@ -117,31 +128,20 @@ class Connection:
         page = await self.session.list_all("tools")
         tools, warnings = parse_tools(page.items)
         self.tools = {tool.name: tool for tool in tools if _offered(self._config, tool.name)}
-        self.warnings = [*self.session.warnings, *page.warnings, *warnings][:_MAX_WARNINGS]
+        self.warnings = (*self.session.warnings, *page.warnings, *warnings)[:_MAX_WARNINGS]
 
-    async def listen(
-        self, changed: Callable[[str], Awaitable[None]], log: Callable[[str, str | None, str], None]
-    ) -> None:
-        """Listen for changes of the lists, where the server's era wants to be asked for them, until that ends."""
-        try:
-            await self.session.listen(changed)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            log("debug", None, "the server does not tell changes of its lists any more")
-
-    async def ended(self, dispatcher_ended: trio.Event) -> bool:
+    async def until_lost(self, closed: trio.Event) -> bool:
         """Wait until the connection is lost or retired; says whether it was lost."""
         async with trio.open_nursery() as nursery:
 
-            async def until(event: trio.Event, patience: float) -> None:
+            async def until(event: trio.Event, patience: float = 0) -> None:
                 await event.wait()
                 with trio.move_on_after(patience):
-                    await dispatcher_ended.wait()
+                    await closed.wait()
                 nursery.cancel_scope.cancel()
 
-            nursery.start_soon(until, dispatcher_ended, 0)
-            nursery.start_soon(until, self._retired, 0)
+            nursery.start_soon(until, closed)
+            nursery.start_soon(until, self._retired)
             nursery.start_soon(until, self.process.exited, _LAST_WORDS_SECONDS)
         return not self._retired.is_set()
 
@@ -197,8 +197,9 @@ class _Attempt:
     phase: Phase = "spawn"
     process: ServerProcess | None = None
     limit: trio.CancelScope = field(factory=trio.CancelScope)
-    ending: Ending | None = None
     gone: bool = False
+    listens_late: bool = False
+    ending: Ending = Ending()
 
     async def run(self) -> Ending:
         try:
@@ -211,20 +212,20 @@ class _Attempt:
                     self.limit.deadline = trio.current_time() + self.config.startup_seconds
                     async with trio.open_nursery() as nursery:
                         await self._with_process(nursery, slot)
-        except ExceptionGroup as group:
-            # What came out of the nurseries of process and session, as the one thing that it is about.
-            raise self._explained(_leaf(group)) from group
-        except Exception as error:
-            raise self._explained(error) from error
+        except Withdrawn:
+            raise
+        except (Exception, BaseExceptionGroup) as error:
+            explained = self._explained(error)
+            if explained is error:
+                raise
+            raise explained from error
         if self.limit.cancelled_caught:
             raise self._too_slow()
         if self.gone:
             raise self._gone()
-        if self.ending is None:
-            raise AssertionError("a connection ended without an ending")
         return self.ending
 
-    async def _with_process(self, nursery: trio.Nursery, slot: Any) -> None:
+    async def _with_process(self, nursery: trio.Nursery, slot: Slot) -> None:
         config = self.config
         self._enter("spawn")
         env = child_environment(self.environ, config.inherit_env, config.env)
@@ -239,42 +240,86 @@ class _Attempt:
         try:
             self.process = process
             self.watcher.process(process)
+            lost = False
             async with trio.open_nursery() as inner:
                 inner.start_soon(slot.give_back_when_quiet, process.pid)
                 inner.start_soon(self._give_up_on_exit, process, inner.cancel_scope)
-                await self._with_session(process, slot)
+                lost = await self._with_session(process, slot)
                 inner.cancel_scope.cancel()
+            if lost:
+                # Its session is over, so that nobody waits for an answer any more while we find out why.
+                await self._last_words(process)
+                exited = process.exited.is_set()
+                self.ending = Ending(self._loss(), process.exit_code, "own" if exited else None)
+                self.watcher.lost(self.ending)
         except Exception as error:
-            if _closed_early(error):
+            if is_closed(error):
                 # Its output has ended; its exit is not far, and says more.
                 await self._last_words(process)
             raise
         finally:
             await process.stop(config.stop_timeout_seconds)
-            if self.ending is not None:
-                self.ending = self._ending(self.ending.error)
+            self.ending = evolve(self.ending, exit_code=process.exit_code, exit_way=process.exit_way)
 
-    async def _with_session(self, process: ServerProcess, slot: Any) -> None:
+    async def _with_session(self, process: ServerProcess, slot: Slot) -> bool:
+        """The session's life, from the first word to its loss (true) or its retirement (false)."""
         # The SDK costs half a second to import: the process is up by now and uses the time to start.
         sdk = await trio.to_thread.run_sync(protocol)
         self._enter("initialize")
-        async with sdk.open_stdio(self.config, process, self.known_era, self.watcher) as (
-            session,
-            ended,
-        ):
-            connection = Connection(self.generation, session, process, {}, list(session.warnings), self.config)
+        async with sdk.open_stdio(self.config, process, self.known_era, self.watcher) as (session, closed):
+            connection = Connection(self.generation, session, process, self.config)
             self._enter("list_tools")
+            async with trio.open_nursery() as nursery:
+                # A change that comes between the reading and the listening would be missed, so listening comes first.
+                agreed = trio.Event()
+                nursery.start_soon(self._listen, session, agreed)
+                with trio.move_on_after(_LISTEN_SECONDS):
+                    await agreed.wait()
+                self.listens_late = not agreed.is_set()
+                await self._read_tools(connection)
+                slot.give_back()
+                self.limit.deadline = float("inf")
+                # Where the limit has struck already, at this very moment, it did not come up.
+                await trio.lowlevel.checkpoint_if_cancelled()
+                self._enter("running")
+                self.task_status.started(connection)
+                lost = await connection.until_lost(closed)
+                nursery.cancel_scope.cancel()
+        return lost
+
+    async def _read_tools(self, connection: Connection) -> None:
+        sdk = protocol()
+        try:
             await connection.read_tools()
-            slot.give_back()
-            self.limit.deadline = float("inf")
-            self._enter("running")
-            self.task_status.started(connection)
-            lost = await connection.ended(ended)
-            if lost:
-                connection.lost.set()
-                self.watcher.lost()
-                await self._last_words(process)
-            self.ending = self._ending(self._loss() if lost else None)
+        except sdk.ConnectionClosed:
+            raise
+        except sdk.MCPError as error:
+            broken = isinstance(error, sdk.BrokenAnswer)
+            reason = f"{error.message[:300] or 'no reason given'} (code {error.code})"
+            raise ServerFailed(
+                error.message if broken else f"it refused tools/list: {reason}",
+                phase="list_tools",
+                remedy="See what the server needs (its documentation, and its standard error).",
+                server=self.config.name,
+            ) from error
+
+    async def _listen(self, session: Any, agreed: trio.Event) -> None:
+        """Listen for changes of the lists, where the server's era wants to be asked for them, until that ends."""
+
+        async def listening() -> None:
+            if self.listens_late:
+                # What has changed since the tools were read was not told.
+                await self.watcher.list_changed("tools")
+            agreed.set()
+
+        try:
+            await session.listen(self.watcher.list_changed, listening)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            self.watcher.log("debug", None, "the server does not tell changes of its lists")
+        finally:
+            agreed.set()
 
     async def _give_up_on_exit(self, process: ServerProcess, scope: trio.CancelScope) -> None:
         """Do not wait for the answer of a process that is gone, though a child of it still holds its output open."""
@@ -295,21 +340,29 @@ class _Attempt:
         self.phase = phase
         self.watcher.phase(phase)
 
-    def _ending(self, error: str | None) -> Ending:
-        process = self.process
-        if process is None:
-            return Ending(error, None, None, ())
-        return Ending(error, process.exit_code, process.exit_way, process.stderr.last())
-
     def _loss(self) -> str:
         code = None if self.process is None else self.process.exit_code
         return "it closed its output" if code is None else f"it {_exited(code)}"
 
+    # Failures, said so that they can be acted upon.
+
     def _explained(self, error: BaseException) -> BaseException:
         """A failure with what is known of the process; what is no failure of the server's passes as it is."""
-        if isinstance(error, ServerFailed) and self.process is not None:
-            return self._failure(error.message, error.remedy, error.transient, error.phase)
-        return self._gone() if self.process is not None and _closed_early(error) else error
+        leaves = _leaves(error)
+        if any(not isinstance(leaf, (ServerFailed, trio.Cancelled)) and not _is_foreign(leaf) for leaf in leaves):
+            return error
+        if isinstance(error, BaseExceptionGroup):
+            cancelled = error.subgroup(trio.Cancelled)
+            if cancelled is not None:
+                # Who cancelled it has said what is wanted instead; that it failed in the same moment means nothing now.
+                return cancelled
+        # A failure of the server's comes before what followed from it.
+        leaf = next((leaf for leaf in leaves if isinstance(leaf, ServerFailed)), leaves[0])
+        if isinstance(leaf, ServerFailed):
+            return (
+                leaf if self.process is None else self._failure(leaf.message, leaf.remedy, leaf.transient, leaf.phase)
+            )
+        return self._gone() if is_closed(leaf) else leaf
 
     def _gone(self) -> ServerFailed:
         code = None if self.process is None else self.process.exit_code
@@ -345,14 +398,9 @@ class _Attempt:
         )
 
 
-_ASKED: Final[Mapping[str, str]] = {"spawn": "anything", "initialize": "initialize", "list_tools": "tools/list"}
-
-
 def _exited(code: int) -> str:
     if code >= 0:
         return f"exited with code {code}"
-    import signal
-
     try:
         return f"was ended by {signal.Signals(-code).name} (exit code {code})"
     except ValueError:
@@ -383,17 +431,20 @@ def protocol() -> Any:
 
 def is_refusal(error: BaseException) -> bool:
     """Whether an error is the server's own, or the end of its connection, and no fault of ours."""
-    return isinstance(_leaf(error), protocol().REFUSALS)
+    return all(isinstance(leaf, protocol().REFUSALS) for leaf in _leaves(error))
 
 
-def _closed_early(error: BaseException) -> bool:
-    """Whether an error means that the connection ended before it was up."""
-    return isinstance(_leaf(error), protocol().ConnectionClosed)
+def _is_foreign(error: BaseException) -> bool:
+    return isinstance(error, (*protocol().REFUSALS, protocol().ClosedWhileProbing))
 
 
-def _leaf(error: BaseException) -> BaseException:
-    """The one error that a group is about: a failure of the server's before anything that followed from it."""
+def is_closed(error: BaseException) -> bool:
+    """Whether an error means that the connection has ended."""
+    return any(isinstance(leaf, protocol().ConnectionClosed) for leaf in _leaves(error))
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    """The errors that a group is about; of an error that is no group, itself."""
     if not isinstance(error, BaseExceptionGroup):
-        return error
-    leaves = [_leaf(inner) for inner in error.exceptions]
-    return next((leaf for leaf in leaves if isinstance(leaf, ServerFailed)), leaves[0])
+        return [error]
+    return [leaf for inner in error.exceptions for leaf in _leaves(inner)]

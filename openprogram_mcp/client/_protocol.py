@@ -12,14 +12,14 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from ..config import MCPServerConfig
-from ..errors import ServerFailed
-from ..session import ClosedWhileProbing, Session, SessionHooks, open_session
+from ..session import BrokenAnswer, ClosedWhileProbing, Session, SessionHooks, open_session
 from ..transports._process import ServerProcess
 from ..transports.stdio import ConnectionClosed, Fate, FateState, RequestOptions, StdioDispatcher, serving_request
 from ..transports.wire import Noise
 
 __all__ = [
     "REFUSALS",
+    "BrokenAnswer",
     "ClosedWhileProbing",
     "ConnectionClosed",
     "Fate",
@@ -46,7 +46,7 @@ async def open_stdio(
         The session, and an event that is set when the server has closed the connection.
 
     Raises:
-        ServerFailed: See :func:`openprogram_mcp.session.open_session`; and when the server refuses to list its tools.
+        See :func:`openprogram_mcp.session.open_session`; and whatever the body raises, in a group.
     """
     noise = 0
     ended = trio.Event()
@@ -56,8 +56,12 @@ async def open_stdio(
         nonlocal noise
         noise += 1
         if noise <= _NOISE_TOLD:
-            sample = watcher.mask(line.sample.decode("utf-8", "replace"))
-            watcher.log("warning", "stdout", f"skipped {line.size} bytes on standard output, {line.reason}: {sample}")
+            sample = line.sample.decode("utf-8", "replace")
+            if len(line.sample) < line.size:
+                # Its last word is cut, and the half of a secret would not be known as one.
+                sample = f"{sample.rpartition(' ')[0]} …"
+            said = watcher.mask(sample)
+            watcher.log("warning", "stdout", f"skipped {line.size} bytes on standard output, {line.reason}: {said}")
 
     class Dispatcher(StdioDispatcher):
         async def run(self, *args: Any, **kwargs: Any) -> None:
@@ -76,15 +80,4 @@ async def open_stdio(
     async with open_session(
         dispatcher, server=config.name, era=config.era, known_era=known_era, hooks=hooks
     ) as session:
-        try:
-            yield session, ended
-        except MCPError as error:
-            if isinstance(error, ConnectionClosed):
-                raise
-            # Only the listing of tools is asked for in here besides what open_session asks itself.
-            raise ServerFailed(
-                f"it refused tools/list: {error.message[:300] or 'no reason given'} (code {error.code})",
-                phase="list_tools",
-                remedy="See what the server needs (its documentation, and its standard error).",
-                server=config.name,
-            ) from error
+        yield session, ended

@@ -1,17 +1,17 @@
-"""The manager: the servers by name, each in a task of its own, and the configuration that they follow.
+"""The manager: what there is, the calls of tools, and the changes that people make.
 
-Owns one :class:`~openprogram_mcp.client.MCPClient` a server and the table of what they offer. Starts nothing that
-outlives :func:`open_manager`.
+A façade over three rooms: the servers' lives (``_roster``), their tools under the names a model calls them by
+(``_offer``), and the configuration they follow (``_file``). Starts nothing itself: :func:`open_manager` runs it.
 """
 
 from __future__ import annotations
 
 import difflib
+import math
 import os
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
+import re
+from collections.abc import Callable, Collection, Mapping
 from itertools import count
-from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -19,6 +19,7 @@ import trio
 from attrs import evolve
 
 from ..adapter import (
+    MAX_NAME,
     AgentTool,
     AgentToolResult,
     OnUpdate,
@@ -27,44 +28,47 @@ from ..adapter import (
     error_result,
     namespace_tool_name,
 )
-from ..client import Call, MCPClient, OnProgress, StartGate
-from ..config import ConfigDocument, MCPServerConfig, load_document, save_document
+from ..client import Call, MCPClient, OnProgress
+from ..config import ConfigDocument, MCPServerConfig
 from ..errors import (
     InvalidArguments,
     NotConnected,
+    OpenProgramMCPError,
     ReadOnly,
     ServerExists,
     ServerFailed,
+    TimedOut,
     UnknownServer,
     UnknownTool,
 )
-from ..events import ConfigChanged, EventBus, StartupComplete, StatusChanged, ToolsChanged
-from ..paths import get_state_dir
+from ..events import ConfigChanged, EventBus, StartupComplete
 from ..registry import ToolRegistry
 from ..status import ServerState, ServerStatus
+from ._file import ConfigFile
 from ._offer import Offer
+from ._roster import Roster
 
-__all__ = ["MCPManager", "open_manager"]
+__all__ = ["MCPManager"]
 
-# All servers end side by side; each bounds itself, and this bounds them all.
-_SHUTDOWN_SECONDS: Final = 60.0
-_WAIT_FOR_TOOL_SECONDS: Final = 30.0
-_UNSETTLED: Final = frozenset({ServerState.PENDING, ServerState.STARTING})
+_PUT_AWAY_SECONDS: Final = 60.0
+_NEEDS_SIGN_IN: Final = frozenset({ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION})
+# A name that was cut, or was given a hash because of a collision, does not begin with its server's.
+_HASHED: Final = re.compile(r"_[0-9a-f]{8,40}__")
 
 
 class MCPManager:
     """The servers of one agent. Made by :func:`open_manager`.
 
     ``events`` is the bus of all that happens; ``registry`` holds the tools; ``started`` is set when every enabled
-    server has had its first verdict.
+    server has had its first verdict, or there will be none any more.
     """
 
     def __init__(
         self,
-        nursery: trio.Nursery,
         document: ConfigDocument,
         *,
         saved: bool,
+        only: Collection[str] | None = None,
         registry: ToolRegistry | None = None,
         environ: Mapping[str, str] | None = None,
         read_only: bool = False,
@@ -73,31 +77,42 @@ class MCPManager:
         self.events = EventBus()
         self.registry = registry if registry is not None else ToolRegistry()
         self.started = trio.Event()
-        self.document = document
         self.read_only = read_only
-        self._nursery = nursery
-        self._saved = saved
         self._environ = os.environ if environ is None else environ
-        self._raise_internal = raise_internal
-        self._gate = StartGate(document.start_limit)
-        self._offer = Offer(self.registry, self._run, document.tool_names)
-        self._clients: dict[str, MCPClient] = {}
-        self._ended: dict[str, trio.Event] = {}
-        self._offered: dict[str, Mapping[str, RemoteTool]] = {}
-        self._version = 0
+        self._file = ConfigFile(document, saved, self._follow)
+        self._offer = Offer(self.registry, self._run_for_model, document.tool_names)
+        self._roster = Roster(
+            self.events,
+            self._offer,
+            document=lambda: self.document,
+            prepare=self._prepare,
+            environ=self._environ,
+            start_limit=document.start_limit,
+            raise_internal=raise_internal,
+        )
         self._edits = trio.Lock()
-        self._closing = False
+        # Being added, and not in the file yet.
+        self._unsaved: set[str] = set()
+        living = [config for config in document.servers.values() if only is None or config.name in only]
+        self._at_first = [config.name for config in living if config.enabled]
+        for config in living:
+            self._roster.begin(config)
 
     # What there is.
 
     @property
+    def document(self) -> ConfigDocument:
+        """The configuration in force."""
+        return self._file.document
+
+    @property
     def status_version(self) -> int:
         """Rises with every change of any server's status."""
-        return self._version
+        return self._roster.version
 
     def status(self) -> dict[str, ServerStatus]:
         """Every configured server's status, in the order of the file."""
-        return {name: self.server(name) for name in self._order()}
+        return {name: self.server(name) for name in self._roster.order()}
 
     def server(self, name: str) -> ServerStatus:
         """One server's status.
@@ -105,23 +120,10 @@ class MCPManager:
         Raises:
             UnknownServer: None is configured by this name.
         """
-        client = self._clients.get(name)
-        if client is not None:
-            names = tuple(tool.name for tool in self._offer.tools_of(name))
-            error = self.document.broken.get(name)
-            return evolve(client.status(), tools=names, config_error=None if error is None else error.message)
-        error = self.document.broken.get(name)
-        if error is None:
+        row = self._roster.row(name)
+        if row is None:
             raise self._unknown(name)
-        return ServerStatus(
-            name=name,
-            type="local",
-            status=ServerState.FAILED,
-            error=error.message,
-            error_kind="fatal",
-            phase="config",
-            remedy=error.remedy or "Correct the entry in the configuration file.",
-        )
+        return row
 
     def config(self, name: str) -> MCPServerConfig:
         """One server's configuration, as it is stored.
@@ -149,9 +151,9 @@ class MCPManager:
         """Wait until a server is neither pending nor starting.
 
         Raises:
-            UnknownServer: None is configured by this name.
+            UnknownServer: None is configured by this name, or it was removed meanwhile.
         """
-        client = self._clients.get(name)
+        client = self._roster.get(name)
         if client is not None:
             await client.settled()
         return self.server(name)
@@ -190,15 +192,14 @@ class MCPManager:
             ServerGone: The connection was lost; ``may_have_run`` says whether it may have had its effect.
         """
         given = dict(arguments or {})
-        found = await self._find(tool, _WAIT_FOR_TOOL_SECONDS if timeout is None else timeout)
-        remote = self._offer.remote(found)
-        client = self._clients.get(found.server or "")
+        found = await self._find(tool, timeout)
+        remote, client = self._offer.remote(found), self._roster.get(found.server or "")
         if remote is None or client is None:
-            return await found.execute(given, call_id=call_id, on_update=on_progress)
+            return await _call_local(found, given, timeout, on_progress, call_id)
         check_arguments(found.parameters, given)
         return await client.call_tool(Call(remote, given, call_id or _call_id(), found.name, timeout, on_progress))
 
-    async def _run(
+    async def _run_for_model(
         self,
         client: MCPClient,
         tool: AgentTool,
@@ -207,45 +208,65 @@ class MCPManager:
         call_id: str | None,
         on_update: OnUpdate | None,
     ) -> AgentToolResult:
-        """A model's call: what it got wrong comes back to it as a result."""
+        """A model's call: whatever goes wrong with it comes back to the model as a result."""
         try:
             check_arguments(tool.parameters, arguments)
+            return await client.call_tool(Call(remote, arguments, call_id or _call_id(), tool.name, None, on_update))
         except InvalidArguments as error:
             return error_result(f"The arguments do not fit: {error.message}", server=client.name, tool=remote.name)
-        return await client.call_tool(Call(remote, arguments, call_id or _call_id(), tool.name, None, on_update))
+        except OpenProgramMCPError as error:
+            said = f"{error.message}. {error.remedy or ''}".strip()
+            return error_result(said, server=client.name, tool=remote.name, code=error.code, **error.extra())
 
-    async def _find(self, name: str, seconds: float) -> AgentTool:
+    async def _find(self, name: str, timeout: float | None) -> AgentTool:
         found = self.registry.get(name)
         if found is not None:
             return found
+        owners = self._possible_owners(name)
+        seconds = timeout
+        if seconds is None:
+            seconds = max((client.config.call_seconds for client in owners), default=0)
         with trio.move_on_after(seconds):
-            for client in self._possible_owners(name):
+            for client in owners:
                 await client.settled()
         found = self.registry.get(name)
         if found is not None:
             return found
-        for client in self._clients.values():
-            if name.startswith(self._prefix(client.name)) and client.state is not ServerState.CONNECTED:
-                status = client.status()
-                why = str(status.status) if status.error is None else f"{status.status}: {status.error}"
-                raise NotConnected(f"server {client.name!r} is {why}", remedy=status.remedy, server=client.name)
+        late = [client.name for client in owners if client.unsettled]
+        if late:
+            raise TimedOut(
+                f"no tool is called {name!r} yet; waited {seconds:g} s for what is starting: {', '.join(late)}",
+                budget="connect",
+                seconds=seconds,
+                remedy="Look at its status, and call again when it is connected.",
+            )
+        for client in self._roster:
+            if self._is_of(name, client.name) and client.state is not ServerState.CONNECTED:
+                raise client.not_connected()
+        for broken, error in self.document.broken.items():
+            if self._is_of(name, broken) and broken not in self._roster:
+                raise NotConnected(f"server {broken!r} is failed: {error.message}", remedy=error.remedy, server=broken)
         near = difflib.get_close_matches(name, self.registry.names(), 3)
         remedy = f"Did you mean {' or '.join(near)}?" if near else "List the tools to see their names."
         raise UnknownTool(f"no tool is called {name!r}", remedy=remedy)
 
-    def _possible_owners(self, name: str) -> Iterable[MCPClient]:
-        """The servers on their way that a name could belong to. A long one may have been cut, so it could be any's."""
-        for client in list(self._clients.values()):
-            if client.state in _UNSETTLED and (len(name) >= 64 or name.startswith(self._prefix(client.name))):
-                yield client
+    def _possible_owners(self, name: str) -> list[MCPClient]:
+        """The servers on their way that a name could belong to."""
+        anybody = len(name) >= MAX_NAME or _HASHED.search(name) is not None
+        return [client for client in self._roster if client.unsettled and (anybody or self._is_of(name, client.name))]
 
-    def _prefix(self, server: str) -> str:
-        return namespace_tool_name(server, "", style=self.document.tool_names)
+    def _is_of(self, name: str, server: str) -> bool:
+        return name.startswith(namespace_tool_name(server, "", style=self._offer.style))
 
     # Changes.
 
     async def connect(self, name: str) -> ServerStatus:
-        """Bring a server up that is down, and wait for the verdict."""
+        """Bring a server up that is down, and wait for the verdict.
+
+        Raises:
+            UnknownServer: None can be used by this name.
+            NotConnected: It is disabled.
+        """
         self._editable_client(name).connect()
         return await self.wait_settled(name)
 
@@ -255,7 +276,12 @@ class MCPManager:
         return await self.wait_settled(name)
 
     async def restart(self, name: str) -> ServerStatus:
-        """End a server's connection, bring it up anew, and wait for the verdict."""
+        """End a server's connection, bring it up anew, and wait for the verdict.
+
+        Raises:
+            UnknownServer: None can be used by this name.
+            NotConnected: It is disabled.
+        """
         self._editable_client(name).restart()
         return await self.wait_settled(name)
 
@@ -275,19 +301,21 @@ class MCPManager:
             force: Save it though it does not come up.
 
         Raises:
+            ConfigError: It was made in code, and it does not fit.
             ServerExists: A server of this name is configured.
             ServerFailed: It did not come up; nothing was saved.
         """
         self._refuse_if_read_only()
+        name = config.name
         async with self._edits:
-            name = config.name
-            if name in self._clients or name in self.document.broken:
+            await self._file.reread()
+            if name in self._roster or name in {**self.document.servers, **self.document.broken}:
                 raise ServerExists(f"a server is called {name!r} already", remedy="Choose another name.", server=name)
-            document = self.document.with_server(config)
-            self._begin(document.servers[name])
+            client = self._roster.begin(self.document.with_server(config).servers[name])
+            self._unsaved.add(name)
             kept = False
             try:
-                status = await self.wait_settled(name)
+                status = await client.settled()
                 if status.status is ServerState.FAILED and not force:
                     raise ServerFailed(
                         status.error or "it did not come up",
@@ -297,13 +325,15 @@ class MCPManager:
                         remedy=status.remedy,
                         server=name,
                     )
-                await self._save(document, name)
+                await self._save(lambda document: document.with_server(client.config), name)
                 kept = True
             finally:
                 if not kept:
-                    with trio.CancelScope(shield=True, deadline=trio.current_time() + _SHUTDOWN_SECONDS):
-                        await self._end(name)
-            return self.server(name)
+                    with trio.CancelScope(shield=True, deadline=trio.current_time() + _PUT_AWAY_SECONDS):
+                        client.leave()
+                        await client.ended.wait()
+                self._unsaved.discard(name)
+        return self.server(name)
 
     async def remove(self, name: str) -> None:
         """Remove a server: from the file, then its process.
@@ -313,23 +343,32 @@ class MCPManager:
         """
         self._refuse_if_read_only()
         async with self._edits:
-            self.server(name)
-            await self._save(self.document.without_server(name), name)
-            await self._end(name)
+            client = self._roster.get(name)
+            if client is None and name not in self.document.broken:
+                raise self._unknown(name)
+            await self._save(lambda document: document.without_server(name), name)
+            if client is not None:
+                client.leave()
+                await client.ended.wait()
 
     async def _switch(self, name: str, *, enabled: bool) -> ServerStatus:
         client = self._editable_client(name)
         async with self._edits:
-            config = evolve(client.config, enabled=enabled)
-            await self._save(self.document.with_server(config), name)
-            client.configure(config)
+
+            def switched(document: ConfigDocument) -> ConfigDocument:
+                if name not in document.servers:
+                    raise document.broken.get(name) or self._unknown(name)
+                return document.with_server(evolve(document.servers[name], enabled=enabled))
+
+            document = await self._save(switched, name)
+            client.configure(document.servers[name])
         return await self.wait_settled(name)
 
-    async def _save(self, document: ConfigDocument, *changed: str) -> None:
-        if self._saved:
-            document = await trio.to_thread.run_sync(save_document, document)
+    async def _save(self, change: Callable[[ConfigDocument], ConfigDocument], *changed: str) -> ConfigDocument:
+        document = await self._file.edit(change)
+        if self._file.saved:
             self.events.publish(ConfigChanged(revision=document.revision, changed=changed))
-        self.document = document
+        return document
 
     def _editable_client(self, name: str) -> MCPClient:
         self._refuse_if_read_only()
@@ -340,59 +379,48 @@ class MCPManager:
             raise ReadOnly("this worker is read-only", remedy="Start it without --read-only.")
 
     def _client(self, name: str) -> MCPClient:
-        client = self._clients.get(name)
+        client = self._roster.get(name)
         if client is None:
             raise self._unknown(name)
         return client
 
     def _unknown(self, name: str) -> UnknownServer:
-        near = difflib.get_close_matches(name, self._order(), 1)
+        near = difflib.get_close_matches(name, self._roster.order(), 1)
         remedy = f"Did you mean {near[0]!r}?" if near else "List the servers to see their names."
         return UnknownServer(f"no server is called {name!r}", remedy=remedy, server=name)
 
-    def _order(self) -> list[str]:
-        """The names of all servers in the order of the file; what the file does not have comes last."""
-        known = {**self._clients, **self.document.broken}
-        in_file = [name for name in self.document.origin.entries if name in known]
-        return [*in_file, *(name for name in known if name not in in_file)]
+    # Its life, for open_manager alone.
 
-    # Their lives.
+    async def run(self) -> None:
+        """The lives of the servers, until :meth:`close`."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_when_started)
+            await self._roster.run()
 
-    def begin(self) -> None:
-        """Start every server. Called once, by :func:`open_manager`."""
-        for config in self.document.servers.values():
-            self._begin(config)
-        self._nursery.start_soon(self._tell_when_started, list(self._clients))
+    def close(self) -> None:
+        """Let every server end, side by side. :meth:`run` returns when they have."""
+        self._roster.close()
 
-    def _begin(self, config: MCPServerConfig) -> None:
-        client = MCPClient(
-            config,
-            bus=self.events,
-            gate=self._gate,
-            environ=self._environ,
-            prepare=self._prepare,
-            on_change=self._changed,
-            raise_internal=self._raise_internal,
-        )
-        self._clients[config.name] = client
-        self._ended[config.name] = trio.Event()
-        self._nursery.start_soon(self._live, client)
-
-    async def _live(self, client: MCPClient) -> None:
+    async def _tell_when_started(self) -> None:
         try:
-            await client.run()
+            for name in self._at_first:
+                client = self._roster.get(name)
+                if client is not None:
+                    await client.settled()
+            self.events.publish(self._first_verdicts())
         finally:
-            self._ended[client.name].set()
+            self.started.set()
 
-    async def _end(self, name: str) -> None:
-        client = self._clients.get(name)
-        if client is None:
-            return
-        client.leave()
-        await self._ended[name].wait()
-        if self._clients.get(name) is client:
-            del self._clients[name]
-            self._changed(client)
+    def _first_verdicts(self) -> StartupComplete:
+        rows = [row for name, row in self.status().items() if name in self._at_first or name in self.document.broken]
+        gone = [name for name in self._at_first if name not in self._roster]
+        down = [row.name for row in rows if row.status in (ServerState.DISCONNECTED, ServerState.DISABLED)]
+        return StartupComplete(
+            ready=tuple(row.name for row in rows if row.ready),
+            failed=tuple((row.name, row.error or "") for row in rows if row.status is ServerState.FAILED),
+            cancelled=(*gone, *down),
+            needs_auth=tuple(row.name for row in rows if row.status in _NEEDS_SIGN_IN),
+        )
 
     async def _prepare(self, client: MCPClient) -> MCPServerConfig | None:
         """The configuration that a start is to be made by: what the file says at this moment, expanded.
@@ -400,69 +428,34 @@ class MCPManager:
         Servers may wait for their turn to start, and the file may change meanwhile: one that was deleted or disabled is
         not started.
         """
-        if self._saved:
-            document = await trio.to_thread.run_sync(load_document, self.document.path)
-            if document.error is None and document.revision != self.document.revision:
-                self._follow(document)
+        await self._file.reread()
         if client.leaving or not client.config.enabled:
             return None
         return client.config.expand(self._environ, base=self.document.path.parent)
 
     def _follow(self, document: ConfigDocument) -> None:
-        """Obey what was deleted from the file, switched off in it, or changed for a server that is not up yet."""
-        self.document = document
-        for name, client in list(self._clients.items()):
-            config = document.servers.get(name)
-            if config is None and name not in document.broken:
-                self._nursery.start_soon(self._end, name)
-                client.leave()
-            elif config is not None and (client.state in _UNSETTLED or not config.enabled):
+        """Obey what was deleted from the file, switched off in it, or changed for a server whose turn has not come."""
+        for client in self._roster:
+            config = document.servers.get(client.name)
+            if config is None:
+                if client.name not in document.broken and client.name not in self._unsaved:
+                    client.leave()
+            elif client.state is ServerState.PENDING or not config.enabled:
                 client.configure(config)
 
-    def _changed(self, client: MCPClient) -> None:
-        """A server has changed: tell the registry, where its tools have, and everybody else."""
-        self._version += 1
-        here = self._clients.get(client.name) is client
-        tools = client.tools if here else {}
-        if self._offered.get(client.name, {}) is not tools:
-            self._offered[client.name] = tools
-            changes = self._offer.update(self._clients[name] for name in self._order() if name in self._clients)
-            version = self.registry.version
-            for server, (added, removed, changed) in changes.items():
-                self.events.publish(
-                    ToolsChanged(
-                        server=server,
-                        added=tuple(added),
-                        removed=tuple(removed),
-                        changed=tuple(changed),
-                        version=version,
-                    )
-                )
-        if here:
-            self.events.publish(StatusChanged(server=client.name, status=self.server(client.name)))
 
-    async def _tell_when_started(self, names: list[str]) -> None:
-        for name in names:
-            client = self._clients.get(name)
-            if client is not None:
-                await client.settled()
-        rows = [self.server(name) for name in names if name in self._clients]
-        self.events.publish(
-            StartupComplete(
-                ready=tuple(row.name for row in rows if row.ready),
-                failed=tuple((row.name, row.error or "") for row in rows if row.status is ServerState.FAILED),
-                cancelled=tuple(name for name in names if name not in self._clients),
-                needs_auth=tuple(row.name for row in rows if row.status is ServerState.NEEDS_AUTH),
-            )
-        )
-        self.started.set()
-
-    async def close(self) -> None:
-        """Take every server down, side by side, and bounded. Called once, by :func:`open_manager`."""
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + _SHUTDOWN_SECONDS):
-            async with trio.open_nursery() as nursery:
-                for name in list(self._clients):
-                    nursery.start_soon(self._end, name)
+async def _call_local(
+    tool: AgentTool,
+    arguments: dict[str, Any],
+    timeout: float | None,
+    on_progress: OnProgress | None,
+    call_id: str | None,
+) -> AgentToolResult:
+    """A function of the host's own: no server and no queue."""
+    seconds = math.inf if timeout is None else timeout
+    with trio.move_on_after(seconds):
+        return await tool.execute(arguments, call_id=call_id, on_update=on_progress)
+    raise TimedOut(f"{tool.name} did not come to an end within {seconds:g} s", budget="call", seconds=seconds)
 
 
 _call_numbers = count(1)
@@ -472,75 +465,3 @@ _instance = uuid4().hex[:8]
 def _call_id() -> str:
     """A name for a call that no other one has, of this process or of another."""
     return f"{_instance}-{next(_call_numbers)}"
-
-
-@asynccontextmanager
-async def open_manager(
-    configs: Iterable[MCPServerConfig] | Mapping[str, Mapping[str, Any]] | None = None,
-    *,
-    state_dir: str | Path | None = None,
-    registry: ToolRegistry | None = None,
-    environ: Mapping[str, str] | None = None,
-    read_only: bool = False,
-    raise_internal: bool = False,
-) -> AsyncIterator[MCPManager]:
-    """Open the root nursery and start the servers; at the end, stop them all and leave nothing behind.
-
-    Does not wait for the servers: ``await manager.started.wait()`` does, and a call of a tool waits for its own server.
-    What the body raises comes out as it was raised.
-
-    Args:
-        configs: The servers, as objects or as they stand in the file, by name; without it, those of the saved
-            configuration. What is given here is never saved.
-        state_dir: The state directory, instead of the usual one.
-        registry: Where the tools are offered; a new one without it.
-        environ: The variables for ``${VAR}`` and for the servers' processes, instead of our own.
-        read_only: Refuse every change.
-        raise_internal: Let a fault of this package out instead of making it a server's status; for tests.
-
-    Yields:
-        The manager.
-
-    Raises:
-        ConfigError: An entry of ``configs`` is not valid. One of the file is told in its status instead.
-    """
-    path = (Path(state_dir) if state_dir is not None else get_state_dir()) / "mcp_servers.json"
-    document = await trio.to_thread.run_sync(load_document, path) if configs is None else _in_memory(configs, path)
-    raised: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            manager = MCPManager(
-                nursery,
-                document,
-                saved=configs is None,
-                registry=registry,
-                environ=environ,
-                read_only=read_only,
-                raise_internal=raise_internal,
-            )
-            manager.begin()
-            try:
-                yield manager
-            except BaseException as error:  # noqa: BLE001 - see below
-                # Raised again below, outside of the nursery, which would wrap it into a group.
-                raised = error
-            await manager.close()
-            nursery.cancel_scope.cancel()
-    except BaseException as fault:
-        if raised is not None:
-            raise BaseExceptionGroup("the body and the servers failed", [raised, fault]) from None
-        raise
-    if raised is not None:
-        raise raised
-
-
-def _in_memory(configs: Iterable[MCPServerConfig] | Mapping[str, Mapping[str, Any]], path: Path) -> ConfigDocument:
-    document = ConfigDocument(path=path)
-    entries = (
-        [MCPServerConfig.from_dict(name, dict(data)) for name, data in configs.items()]
-        if isinstance(configs, Mapping)
-        else configs
-    )
-    for config in entries:
-        document = document.with_server(config)
-    return document

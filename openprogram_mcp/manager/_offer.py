@@ -41,6 +41,7 @@ class Offer:
     style: NameStyle = "plain"
     _mounted: dict[tuple[str, str], tuple[RemoteTool, AgentTool]] = field(factory=dict, init=False)
     _names: dict[str, list[AgentTool]] = field(factory=dict, init=False)
+    _offered: dict[str, Mapping[str, RemoteTool]] = field(factory=dict, init=False)
 
     def tools_of(self, server: str) -> list[AgentTool]:
         """The tools of one server, by name."""
@@ -61,6 +62,11 @@ class Offer:
             For each server whose tools have changed, the names added, removed and changed.
         """
         clients = list(clients)
+        before_that, self._offered = self._offered, {client.name: client.tools for client in clients}
+        if list(before_that) == list(self._offered) and all(
+            tools is before_that[name] for name, tools in self._offered.items()
+        ):
+            return {}
         names = assign_names(((client.name, tool) for client in clients for tool in client.tools), style=self.style)
         before, self._mounted, self._names = self._mounted, {}, {}
         offered: list[AgentTool] = []

@@ -3,33 +3,41 @@
 from __future__ import annotations
 
 import trio
+from attrs import define, field
 
-from ..errors import AlreadyRunning
 from ..status import ServerStatus
-from ._manager import MCPManager, open_manager
+from ._manager import MCPManager
+from ._open import open_manager
 
 __all__ = ["load_mcp_servers", "server_status", "shutdown_mcp_servers"]
 
 
+@define(eq=False)
 class _Held:
-    """The manager of this process, from its loading to its end."""
+    """The manager of this process, from its loading to its end. ``loaded`` is set when it is there or will not be."""
 
-    def __init__(self) -> None:
-        self.manager: MCPManager | None = None
-        self.stop = trio.Event()
-        self.ended = trio.Event()
+    manager: MCPManager | None = None
+    loaded: trio.Event = field(factory=trio.Event)
+    stop: trio.Event = field(factory=trio.Event)
+    ended: trio.Event = field(factory=trio.Event)
 
     async def hold(self, task_status: trio.TaskStatus[MCPManager]) -> None:
-        global _held
         try:
             async with open_manager() as manager:
                 self.manager = manager
+                self.loaded.set()
                 task_status.started(manager)
                 await self.stop.wait()
         finally:
-            self.ended.set()
-            if _held is self:
-                _held = None
+            self.forget()
+
+    def forget(self) -> None:
+        """It has ended, or was never loaded."""
+        global _held
+        self.loaded.set()
+        self.ended.set()
+        if _held is self:
+            _held = None
 
 
 _held: _Held | None = None
@@ -44,15 +52,17 @@ async def load_mcp_servers(nursery: trio.Nursery) -> MCPManager:
         nursery: It holds the servers; cancelled, it takes them down.
     """
     global _held
-    if _held is not None:
-        if _held.manager is None:
-            raise AlreadyRunning("the servers of this process are being loaded already")
-        return _held.manager
+    while _held is not None:
+        held = _held
+        if held.manager is not None and not held.stop.is_set():
+            return held.manager
+        # Somebody else is loading them at this moment, or stopping them.
+        await (held.ended if held.stop.is_set() else held.loaded).wait()
     held = _held = _Held()
     try:
         manager: MCPManager = await nursery.start(held.hold)
     except BaseException:
-        _held = None
+        held.forget()
         raise
     return manager
 

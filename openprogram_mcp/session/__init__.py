@@ -10,6 +10,7 @@ MCP specification: server/tools, basic/patterns/mrtr (input required), server/ut
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -20,14 +21,15 @@ import trio
 from attrs import define, field, frozen
 from mcp.client.session import ClientRequestContext, ClientSession, IncomingMessage
 from mcp.client.subscriptions import listen
-from mcp.shared.dispatcher import Dispatcher
+from mcp.shared.dispatcher import CallOptions, DispatchContext, Dispatcher, OnNotify, OnNotifyIntercept, OnRequest
 from mcp.shared.exceptions import MCPError
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     HEADER_MISMATCH,
-    INVALID_PARAMS,
+    INTERNAL_ERROR,
     LOG_LEVEL_META_KEY,
+    METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
 )
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
@@ -36,7 +38,16 @@ from pydantic import TypeAdapter, ValidationError
 from ..transports.stdio import RequestOptions
 from ._negotiation import CLIENT_INFO, ClosedWhileProbing, Era, negotiate
 
-__all__ = ["ClosedWhileProbing", "Era", "ListKind", "Page", "Session", "SessionHooks", "open_session"]
+__all__ = [
+    "BrokenAnswer",
+    "ClosedWhileProbing",
+    "Era",
+    "ListKind",
+    "Page",
+    "Session",
+    "SessionHooks",
+    "open_session",
+]
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +64,17 @@ _LIST_METHODS: Final[Mapping[ListKind, str]] = {
     "prompts": "prompts/list",
 }
 _LOG_LEVEL: Final = "info"
+_NOT_OFFERED: Final = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
+"""What a server may ask of a client that says so. We do not, and the SDK would answer with a code of its own."""
 
 _InputRequired: Final = TypeAdapter(types.InputRequiredResult)
+
+
+class BrokenAnswer(MCPError):
+    """The server's answer breaks the rules of the protocol, so that it means nothing."""
+
+    def __init__(self, what: str) -> None:
+        super().__init__(INTERNAL_ERROR, what)
 
 
 async def _nobody(*_args: object) -> None:
@@ -125,8 +145,10 @@ class Session:
         Ends, with a warning, at a cursor that came before, and at limits that no honest server meets.
 
         Raises:
+            BrokenAnswer: The first answer holds no list.
             MCPError: The server refused, or the connection ended.
         """
+        method = _LIST_METHODS[kind]
         items: list[Any] = []
         warnings: list[str] = []
         cursors: set[str] = set()
@@ -134,10 +156,12 @@ class Session:
         empty = 0
         for _ in range(_MAX_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
-            raw = await self._request(_LIST_METHODS[kind], params)
+            raw = await self._request(method, params)
             found = raw.get(kind)
-            if not isinstance(found, list):
-                warnings.append(f"a page of {_LIST_METHODS[kind]} had no list of {kind}")
+            if raw.get("resultType", "complete") != "complete" or not isinstance(found, list):
+                if cursor is None:
+                    raise BrokenAnswer(f"its answer to {method} holds no list of {kind}")
+                warnings.append(f"a page of {method} held no list of {kind}; what came so far is used")
                 break
             items.extend(found)
             empty = 0 if found else empty + 1
@@ -145,18 +169,18 @@ class Session:
             if not isinstance(cursor, str):
                 break
             if cursor in cursors or empty >= _MAX_EMPTY_PAGES or len(items) >= _MAX_ITEMS:
-                warnings.append(f"{_LIST_METHODS[kind]} does not come to an end; what came so far is used")
+                warnings.append(f"{method} does not come to an end; what came so far is used")
                 break
             cursors.add(cursor)
         else:
-            warnings.append(f"{_LIST_METHODS[kind]} has more than {_MAX_PAGES} pages; the rest was left out")
+            warnings.append(f"{method} has more than {_MAX_PAGES} pages; the rest was left out")
         return Page(items, tuple(warnings))
 
     async def call_tool(
         self,
         name: str,
         arguments: Mapping[str, Any],
-        options: RequestOptions,
+        options: Callable[[], RequestOptions],
         *,
         relist: Callable[[], Awaitable[None]] | None = None,
     ) -> dict[str, Any]:
@@ -167,58 +191,59 @@ class Session:
         Args:
             name: The tool's own name.
             arguments: As the model gave them; nothing is added.
-            options: Limits and callbacks of each request.
+            options: Makes the limits and callbacks of each request; asked anew for each round.
             relist: Reads the tools anew; called once when the server says that it was called by an outdated schema.
 
         Raises:
+            BrokenAnswer: What it answered is against the protocol.
             MCPError: The server answered with an error, or a limit ran out.
             ConnectionClosed: The connection ended first.
         """
         params: dict[str, Any] = {"name": name, "arguments": arguments}
         try:
-            raw = await self._request("tools/call", params, options)
+            raw = await self._request("tools/call", params, options())
         except MCPError as error:
             if error.code != HEADER_MISMATCH or self.era == "legacy" or relist is None:
                 raise
             await relist()
-            raw = await self._request("tools/call", params, options)
+            raw = await self._request("tools/call", params, options())
         if raw.get("resultType") == "input_required" and self.era != "legacy":
             return await self._play_input_rounds("tools/call", params, options, raw)
         return raw
 
     async def _play_input_rounds(
-        self, method: str, params: Mapping[str, Any], options: RequestOptions, raw: dict[str, Any]
+        self, method: str, params: Mapping[str, Any], options: Callable[[], RequestOptions], raw: dict[str, Any]
     ) -> dict[str, Any]:
         waits = 0
         for _ in range(_MAX_INPUT_ROUNDS):
             try:
                 asked = _InputRequired.validate_python(raw, by_name=False)
             except ValidationError:
-                raise MCPError(INVALID_PARAMS, "the server asked for input in a form that cannot be read") from None
+                raise BrokenAnswer("it asks for input in a form that cannot be read") from None
             again = dict(params)
             if asked.input_requests:
                 again["inputResponses"] = await self._answers(asked.input_requests)
             elif asked.request_state is None:
-                raise MCPError(INVALID_PARAMS, "the server asked for input but named none")
+                raise BrokenAnswer("it asks for input, but names none")
             else:
                 await trio.sleep(_STATE_ONLY_WAIT_SECONDS[min(waits, 3)])
                 waits += 1
             if asked.request_state is not None:
                 again["requestState"] = asked.request_state
-            raw = await self._request(method, again, options)
+            raw = await self._request(method, again, options())
             if raw.get("resultType") != "input_required":
                 return raw
-        raise MCPError(INVALID_PARAMS, f"the server asked for input more than {_MAX_INPUT_ROUNDS} times")
+        raise BrokenAnswer(f"it has asked for input more than {_MAX_INPUT_ROUNDS} times")
 
     async def _answers(self, requests: Mapping[str, Any]) -> dict[str, Any]:
         answers: dict[str, Any] = {}
-        refused: list[types.ErrorData] = []
+        refused: list[str] = []
 
         async def ask(key: str, request: Any) -> None:
             context = ClientRequestContext(session=self._client, request_id=key)
             answer = await self._client.dispatch_input_request(context, request)
             if isinstance(answer, types.ErrorData):
-                refused.append(answer)
+                refused.append(f"{request.method} ({answer.message})")
                 nursery.cancel_scope.cancel()
             else:
                 answers[key] = answer.model_dump(by_alias=True, mode="json", exclude_none=True)
@@ -227,7 +252,7 @@ class Session:
             for key, request in requests.items():
                 nursery.start_soon(ask, key, request)
         if refused:
-            raise MCPError.from_error_data(refused[0])
+            raise BrokenAnswer(f"it asks for what it was not offered: {refused[0]}")
         return answers
 
     async def _request(
@@ -242,8 +267,19 @@ class Session:
         if self.era == "legacy":
             await self.dispatcher.send_raw_request("ping", None, None)
 
-    async def listen(self, changed: Callable[[ListKind], Awaitable[None]]) -> None:
-        """Listen for changes, where the server's era wants to be asked for them, until the stream ends."""
+    async def listen(
+        self, changed: Callable[[ListKind], Awaitable[None]], listening: Callable[[], Awaitable[None]] = _nobody
+    ) -> None:
+        """Listen for changes, where the server's era wants to be asked for them, until the stream ends.
+
+        Args:
+            changed: Told each change.
+            listening: Told when the server has agreed. What has changed before that is not told.
+
+        Raises:
+            MCPError: The server refused, or the connection ended.
+            SubscriptionLost: The stream ended before its time.
+        """
         if self.era == "legacy":
             return
         tools, resources, prompts = (self._tells(kind) for kind in _LIST_METHODS)
@@ -253,6 +289,7 @@ class Session:
         async with listen(
             self._client, tools_list_changed=tools, resources_list_changed=resources, prompts_list_changed=prompts
         ) as events:
+            await listening()
             async for event in events:
                 kind = kinds.get(type(event).__name__)
                 if kind is not None:
@@ -308,7 +345,7 @@ async def open_session(
                 pass
 
     client = ClientSession(
-        dispatcher=dispatcher,
+        dispatcher=_Sieve(dispatcher),
         client_info=CLIENT_INFO,
         logging_callback=on_log,
         message_handler=on_message,
@@ -319,9 +356,39 @@ async def open_session(
         yield Session(client, dispatcher, _modern_meta(client), tuple(warnings))
 
 
-def _json_text(value: Any) -> str:
-    import json
+@define(eq=False)
+class _Sieve(Dispatcher[Any]):
+    """The dispatcher as the SDK is shown it: what we do not offer is refused before the SDK sees it."""
 
+    _dispatcher: Dispatcher[Any]
+
+    async def send_raw_request(
+        self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None
+    ) -> dict[str, Any]:
+        return await self._dispatcher.send_raw_request(method, params, opts)
+
+    async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
+        await self._dispatcher.notify(method, params, opts)
+
+    async def run(
+        self,
+        on_request: OnRequest,
+        on_notify: OnNotify,
+        on_notify_intercept: OnNotifyIntercept | None = None,
+        *,
+        task_status: Any = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        async def offered(
+            context: DispatchContext[Any], method: str, params: Mapping[str, Any] | None
+        ) -> dict[str, Any]:
+            if method in _NOT_OFFERED:
+                raise MCPError(METHOD_NOT_FOUND, "Method not found", method)
+            return await on_request(context, method, params)
+
+        await self._dispatcher.run(offered, on_notify, on_notify_intercept, task_status=task_status)
+
+
+def _json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, default=str)
 
 

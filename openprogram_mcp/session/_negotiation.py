@@ -5,7 +5,9 @@ MCP specification: basic/lifecycle (2025-11-25), server/discover and version neg
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, cast
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any, Final, Literal
 
 import mcp_types as types
 import trio
@@ -13,7 +15,13 @@ from attrs import define, field
 from mcp.client.session import ClientSession
 from mcp.shared.dispatcher import Dispatcher
 from mcp.shared.exceptions import MCPError
-from mcp_types import INVALID_PARAMS, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import (
+    CLIENT_CAPABILITIES_META_KEY,
+    CLIENT_INFO_META_KEY,
+    INVALID_PARAMS,
+    PROTOCOL_VERSION_META_KEY,
+    UNSUPPORTED_PROTOCOL_VERSION,
+)
 from mcp_types.version import (
     HANDSHAKE_PROTOCOL_VERSIONS,
     LATEST_HANDSHAKE_VERSION,
@@ -30,6 +38,7 @@ __all__ = ["CLIENT_INFO", "ClosedWhileProbing", "Era", "negotiate"]
 Era = Literal["legacy", "2026-07-28"]
 
 _PROBE_SECONDS: Final = 0.75
+_VERSION: Final = re.compile(r"\b\d{4}-\d{2}-\d{2}\b")
 CLIENT_INFO: Final = types.Implementation(name="openprogram-mcp", version="0.1.0")
 
 
@@ -44,46 +53,163 @@ async def negotiate(
     era: Literal["auto", "legacy", "2026-07-28"],
     known_era: Era | None,
 ) -> list[str]:
-    """Find out how the server speaks and adopt it. Gives warnings."""
-    wanted = known_era if era == "auto" else era
-    if wanted == "2026-07-28":
-        await _discover_only(client, server)
-        return []
-    handshake = _Handshake(client, dispatcher, server)
-    if wanted is None:
-        return await _probe(client, handshake)
-    await handshake.run()
-    return handshake.warnings
+    """Find out how the server speaks and adopt it. Gives warnings.
 
-
-async def _discover_only(client: ClientSession, server: str) -> None:
-    try:
-        await client.discover()
-    except ConnectionClosed:
-        raise
-    except MCPError as error:
-        raise _refused(server, "server/discover", error) from error
-    except (ValidationError, RuntimeError) as error:
-        raise _unreadable(server, "server/discover") from error
+    Raises:
+        ServerFailed: In phase ``initialize``: it refused, or it speaks no revision of ours.
+        ClosedWhileProbing: Try again with ``legacy``.
+        ConnectionClosed: The connection ended.
+    """
+    asking = _Negotiation(client, dispatcher, server)
+    if era == "2026-07-28":
+        client.adopt(await asking.discover())
+    elif era == "legacy":
+        await asking.initialize()
+    elif known_era == "2026-07-28":
+        # It was that when we last met; it may have been replaced since.
+        found = await asking.discover_if_modern()
+        if found is None:
+            await asking.initialize()
+        else:
+            client.adopt(found)
+    elif known_era == "legacy":
+        try:
+            await asking.initialize()
+        except ServerFailed as failure:
+            if not _says_modern(failure):
+                raise
+            client.adopt(await asking.discover())
+    else:
+        await asking.probe()
+    return asking.warnings
 
 
 @define(eq=False)
-class _Handshake:
-    """``initialize`` and its answer, with what real servers get wrong about it."""
+class _Negotiation:
+    """The questions that are asked of one server, and what it got wrong in its answers."""
 
     _client: ClientSession
     _dispatcher: Dispatcher[Any]
     server: str
     warnings: list[str] = field(factory=list)
 
-    async def run(self) -> None:
-        """Initialize and adopt the answer.
+    async def probe(self) -> None:
+        """Ask ``server/discover``, and ``initialize`` too when the answer is long in coming; adopt what counts first.
+
+        The probe is not withdrawn when its time is up: a server that is still booting answers it later, has taken it as
+        the word for the modern era by then, and refuses ``initialize``. So both are left to be answered.
+        """
+        answered = trio.Event()
+        modern: list[types.DiscoverResult] = []
+        failures: list[ServerFailed | ClosedWhileProbing] = []
+        refused: list[ServerFailed] = []
+
+        async def discover() -> None:
+            found = await self.discover_if_modern()
+            answered.set()
+            if found is not None:
+                modern.append(found)
+                nursery.cancel_scope.cancel()
+
+        async def initialize() -> None:
+            with trio.move_on_after(_PROBE_SECONDS):
+                await answered.wait()
+            try:
+                await self.initialize()
+            except ServerFailed as failure:
+                if not _says_modern(failure):
+                    raise
+                # It took the probe for the word: its answer to that is on the way, or was lost while it booted.
+                refused.append(failure)
+                with trio.move_on_after(_PROBE_SECONDS):
+                    await answered.wait()
+            nursery.cancel_scope.cancel()
+
+        async def noting_failure(ask: Callable[[], Awaitable[None]]) -> None:
+            try:
+                await ask()
+            except ServerFailed as failure:
+                failures.append(failure)
+            except ConnectionClosed:
+                failures.append(ClosedWhileProbing())
+            else:
+                return
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(noting_failure, discover)
+            nursery.start_soon(noting_failure, initialize)
+        if self._client.initialize_result is not None:
+            return
+        if not modern:
+            if failures:
+                raise failures[0]
+            found = await self.discover_if_modern()
+            if found is None:
+                raise refused[0]
+            modern.append(found)
+        self._client.adopt(modern[0])
+
+    # 2026-07-28.
+
+    async def discover(self) -> types.DiscoverResult:
+        """Ask ``server/discover``.
+
+        Not through the SDK, whose limit of its own would end the wait for a server that takes long to boot.
 
         Raises:
-            ServerFailed: The server refused, or speaks no revision of ours.
+            ServerFailed: It refused, or it speaks no revision of ours.
+        """
+        envelope = {
+            PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION,
+            CLIENT_INFO_META_KEY: _client_info(),
+            CLIENT_CAPABILITIES_META_KEY: {},
+        }
+        try:
+            # The specification forbids to cancel it.
+            raw = await self._dispatcher.send_raw_request(
+                "server/discover", {"_meta": envelope}, {"cancel_on_abandon": False}
+            )
+        except ConnectionClosed:
+            raise
+        except MCPError as error:
+            raise _refused(self.server, "server/discover", error) from error
+        try:
+            # How long the answer may be kept does not matter here, and is often wrong.
+            answer = {key: value for key, value in raw.items() if key not in ("ttlMs", "cacheScope")}
+            found = types.DiscoverResult.model_validate(answer, by_name=False)
+        except ValidationError as error:
+            raise _unreadable(self.server, "server/discover") from error
+        if not any(version in found.supported_versions for version in MODERN_PROTOCOL_VERSIONS):
+            raise _unknown_version(self.server, ", ".join(found.supported_versions))
+        return found
+
+    async def discover_if_modern(self) -> types.DiscoverResult | None:
+        """Ask ``server/discover``; ``None`` for every answer that does not show a modern server.
+
+        Raises:
+            ServerFailed: It is a modern one, of revisions that this client does not know.
         """
         try:
-            raw = await self._ask(LATEST_HANDSHAKE_VERSION)
+            return await self.discover()
+        except ServerFailed as failure:
+            refusal = failure.__cause__
+            if isinstance(refusal, MCPError) and refusal.code == UNSUPPORTED_PROTOCOL_VERSION:
+                named = _supported_versions(refusal)
+                if named and not set(named) & set(HANDSHAKE_PROTOCOL_VERSIONS):
+                    raise
+            return None
+
+    # 2025-11-25 and older.
+
+    async def initialize(self) -> None:
+        """Ask ``initialize``, adopt the answer and tell the server so.
+
+        Raises:
+            ServerFailed: It refused, or it speaks no revision of ours.
+        """
+        try:
+            raw = await self._ask_initialize(LATEST_HANDSHAKE_VERSION)
         except ConnectionClosed:
             raise
         except MCPError as error:
@@ -91,24 +217,20 @@ class _Handshake:
             if other is None:
                 raise _refused(self.server, "initialize", error) from error
             try:
-                raw = await self._ask(other)
+                raw = await self._ask_initialize(other)
             except ConnectionClosed:
                 raise
             except MCPError as second:
                 raise _refused(self.server, "initialize", second) from second
-        self._adopt(raw)
+        self._adopt_initialized(raw)
         await self._client.send_notification(types.InitializedNotification())
 
-    async def _ask(self, version: str) -> dict[str, Any]:
-        params = {
-            "protocolVersion": version,
-            "capabilities": {},
-            "clientInfo": CLIENT_INFO.model_dump(by_alias=True, mode="json", exclude_none=True),
-        }
+    async def _ask_initialize(self, version: str) -> dict[str, Any]:
+        params = {"protocolVersion": version, "capabilities": {}, "clientInfo": _client_info()}
         # The specification forbids to cancel it.
         return await self._dispatcher.send_raw_request("initialize", params, {"cancel_on_abandon": False})
 
-    def _adopt(self, raw: dict[str, Any]) -> None:
+    def _adopt_initialized(self, raw: dict[str, Any]) -> None:
         answer = dict(raw)
         if not isinstance(answer.get("protocolVersion"), str):
             answer["protocolVersion"] = HANDSHAKE_PROTOCOL_VERSIONS[0]
@@ -118,30 +240,37 @@ class _Handshake:
             self.warnings.append("it did not say its name")
         if not isinstance(answer.get("capabilities"), dict):
             answer["capabilities"] = {}
-        version = answer["protocolVersion"]
-        if version not in HANDSHAKE_PROTOCOL_VERSIONS:
-            raise ServerFailed(
-                f"it speaks protocol revision {version[:40]!r}, which this client does not know",
-                phase="initialize",
-                remedy="Update this client, or use a version of the server that speaks "
-                f"{LATEST_HANDSHAKE_VERSION} or {LATEST_MODERN_VERSION}.",
-                server=self.server,
-            )
+            self.warnings.append("it did not say what it offers; it is asked for nothing")
+        if answer["protocolVersion"] not in HANDSHAKE_PROTOCOL_VERSIONS:
+            raise _unknown_version(self.server, answer["protocolVersion"])
         try:
             self._client.adopt(types.InitializeResult.model_validate(answer, by_name=False))
         except ValidationError as error:
             raise _unreadable(self.server, "initialize") from error
 
 
+def _client_info() -> dict[str, Any]:
+    return CLIENT_INFO.model_dump(by_alias=True, mode="json", exclude_none=True)
+
+
+def _says_modern(failure: ServerFailed) -> bool:
+    """Whether a server refused ``initialize`` as one does that speaks 2026-07-28 and later."""
+    cause = failure.__cause__
+    return isinstance(cause, MCPError) and cause.code == UNSUPPORTED_PROTOCOL_VERSION
+
+
 def _other_version(error: MCPError) -> str | None:
-    """The revision to try instead, where a server refused ours: one that it names, or the oldest."""
+    """The revision to try instead, where a server refused ours: the newest one that it names, else the oldest."""
     if error.code not in (INVALID_PARAMS, UNSUPPORTED_PROTOCOL_VERSION):
         return None
     named = _supported_versions(error)
     if named is None:
-        return HANDSHAKE_PROTOCOL_VERSIONS[0] if error.code == INVALID_PARAMS else None
+        # Older servers say it in words only.
+        named = [version for version in _VERSION.findall(error.message) if version != LATEST_HANDSHAKE_VERSION]
     ours = [version for version in HANDSHAKE_PROTOCOL_VERSIONS if version in named]
-    return ours[-1] if ours else None
+    if ours:
+        return ours[-1]
+    return HANDSHAKE_PROTOCOL_VERSIONS[0] if error.code == INVALID_PARAMS and not named else None
 
 
 def _supported_versions(error: MCPError) -> list[str] | None:
@@ -150,91 +279,6 @@ def _supported_versions(error: MCPError) -> list[str] | None:
     if isinstance(supported, list):
         return [version for version in supported if isinstance(version, str)]
     return None
-
-
-async def _probe(client: ClientSession, handshake: _Handshake) -> list[str]:
-    """Ask ``server/discover``, and ``initialize`` too when the answer is long in coming.
-
-    The probe is not withdrawn when its time is up: a server that is still booting answers it later, has taken it as the
-    word for the modern era by then, and refuses ``initialize``. So both are left to be answered, and the first that
-    settles the matter does.
-    """
-    answered = trio.Event()
-    modern: list[types.DiscoverResult] = []
-    refusals: list[ServerFailed] = []
-
-    async def discover() -> None:
-        result = await _discover(client, handshake.server)
-        if result is not None:
-            modern.append(result)
-            nursery.cancel_scope.cancel()
-        answered.set()
-
-    async def initialize() -> None:
-        with trio.move_on_after(_PROBE_SECONDS):
-            await answered.wait()
-        try:
-            await handshake.run()
-        except ServerFailed as failure:
-            if not _names_modern_era(failure):
-                raise
-            # It took the probe for the word: its answer to that is on the way, or worth a second asking.
-            refusals.append(failure)
-            return
-        nursery.cancel_scope.cancel()
-
-    failed: Exception | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(discover)
-            nursery.start_soon(initialize)
-    except* ServerFailed as failures:
-        failed = _first(failures)
-    except* ConnectionClosed:
-        failed = ClosedWhileProbing()
-    if failed is not None:
-        raise failed
-    if client.initialize_result is not None:
-        return handshake.warnings
-    if not modern and refusals and (result := await _discover(client, handshake.server)) is not None:
-        modern.append(result)
-    if not modern:
-        raise refusals[0]
-    client.adopt(modern[0])
-    return []
-
-
-async def _discover(client: ClientSession, server: str) -> types.DiscoverResult | None:
-    """One probe; ``None`` for every answer that does not show a modern server.
-
-    Raises:
-        ServerFailed: It is a modern one, of revisions that this client does not know.
-    """
-    try:
-        raw = await client.send_discover(LATEST_MODERN_VERSION)
-        result = types.DiscoverResult.model_validate(raw)
-    except ConnectionClosed:
-        raise
-    except MCPError as error:
-        named = _supported_versions(error) if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
-        if named is not None and not set(named) & set(HANDSHAKE_PROTOCOL_VERSIONS):
-            raise _refused(server, "server/discover", error) from error
-        return None
-    except ValidationError:
-        return None
-    return result if any(version in result.supported_versions for version in MODERN_PROTOCOL_VERSIONS) else None
-
-
-def _names_modern_era(failure: ServerFailed) -> bool:
-    cause = failure.__cause__
-    return isinstance(cause, MCPError) and cause.code == UNSUPPORTED_PROTOCOL_VERSION
-
-
-def _first(group: BaseExceptionGroup[ServerFailed]) -> ServerFailed:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return cast("ServerFailed", error)
 
 
 def _refused(server: str, method: str, error: MCPError) -> ServerFailed:
@@ -251,5 +295,15 @@ def _unreadable(server: str, method: str) -> ServerFailed:
         f"its answer to {method} is not what the specification says",
         phase="initialize",
         remedy="Report this to the makers of the server.",
+        server=server,
+    )
+
+
+def _unknown_version(server: str, version: str) -> ServerFailed:
+    return ServerFailed(
+        f"it wants to speak protocol revision {version[:80]!r}, which this client does not know",
+        phase="initialize",
+        remedy="Update this client, or use a version of the server that speaks "
+        f"{LATEST_HANDSHAKE_VERSION} or {LATEST_MODERN_VERSION}.",
         server=server,
     )

@@ -1,0 +1,102 @@
+"""Opening a manager: the root nursery, and what comes out of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, Final, cast
+
+import trio
+
+from ..config import ConfigDocument, MCPServerConfig, load_document
+from ..paths import get_state_dir
+from ..registry import ToolRegistry
+from ._manager import MCPManager
+
+__all__ = ["open_manager"]
+
+# All servers end side by side; each bounds itself, and this bounds them all.
+_SHUTDOWN_SECONDS: Final = 60.0
+
+
+@asynccontextmanager
+async def open_manager(
+    configs: Iterable[MCPServerConfig] | Mapping[str, Mapping[str, Any]] | None = None,
+    *,
+    only: Collection[str] | None = None,
+    state_dir: str | Path | None = None,
+    registry: ToolRegistry | None = None,
+    environ: Mapping[str, str] | None = None,
+    read_only: bool = False,
+    raise_internal: bool = False,
+) -> AsyncIterator[MCPManager]:
+    """Open the root nursery and start the servers; at the end, stop them all and leave nothing behind.
+
+    Does not wait for the servers: ``await manager.started.wait()`` does, and a call of a tool waits for its own server.
+    What the body raises comes out as it was raised.
+
+    Args:
+        configs: The servers, as objects or as they stand in the file, by name; without it, those of the saved
+            configuration. What is given here is never saved.
+        only: Of these servers, let only those of these names live; the others are not there.
+        state_dir: The state directory, instead of the usual one.
+        registry: Where the tools are offered; a new one without it.
+        environ: The variables for ``${VAR}`` and for the servers' processes, instead of our own.
+        read_only: Refuse every change.
+        raise_internal: Let a fault of this package out instead of making it a server's status; for tests.
+
+    Yields:
+        The manager.
+
+    Raises:
+        ConfigError: An entry of ``configs`` is not valid. One of the file is told in its status instead.
+    """
+    path = (Path(state_dir) if state_dir is not None else get_state_dir()) / "mcp_servers.json"
+    document = await trio.to_thread.run_sync(load_document, path) if configs is None else _in_memory(configs, path)
+    manager = MCPManager(
+        document,
+        saved=configs is None,
+        only=only,
+        registry=registry,
+        environ=environ,
+        read_only=read_only,
+        raise_internal=raise_internal,
+    )
+    raised: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(manager.run)
+            try:
+                yield manager
+            except BaseException as error:
+                if nursery.cancel_scope.cancel_called:
+                    # A fault of ours has ended the servers, and the body with them: the nursery tells both.
+                    raise
+                # Raised again below, outside of the nursery, which would wrap it into a group.
+                raised = error
+            finally:
+                manager.close()
+                # The end is bounded, and nothing from outside cuts it short.
+                nursery.cancel_scope.shield = True
+                nursery.cancel_scope.deadline = trio.current_time() + _SHUTDOWN_SECONDS
+    except BaseException as fault:
+        if raised is not None:
+            raise BaseExceptionGroup("the body and the servers failed", [raised, fault]) from None
+        raise
+    if raised is not None:
+        try:
+            raise raised
+        finally:
+            # Its traceback holds this frame.
+            del raised
+
+
+def _in_memory(configs: Iterable[MCPServerConfig] | Mapping[str, Mapping[str, Any]], path: Path) -> ConfigDocument:
+    document = ConfigDocument(path=path)
+    if isinstance(configs, Mapping):
+        named = cast("Mapping[str, Mapping[str, Any]]", configs)
+        configs = [MCPServerConfig.from_dict(name, dict(data)) for name, data in named.items()]
+    for config in configs:
+        document = document.with_server(config)
+    return document

@@ -1,0 +1,163 @@
+"""The servers of a manager by name: the tasks that they live in, and what they offer together.
+
+Owns one :class:`~openprogram_mcp.client.MCPClient` a server and the order in which they stand. Does not own the
+configuration: it is told which servers there are, and asks what else the file says.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+
+import trio
+from attrs import evolve
+
+from ..client import MCPClient, StartGate
+from ..config import ConfigDocument, MCPServerConfig
+from ..errors import NotConnected
+from ..events import EventBus, StatusChanged, ToolsChanged
+from ..status import ServerState, ServerStatus
+from ._offer import Offer
+
+__all__ = ["Roster"]
+
+
+class Roster:
+    """The servers of one manager.
+
+    ``version`` rises with every change of any server's status.
+
+    Args:
+        bus: Where their events go.
+        offer: What they offer, under the names a model calls it by.
+        document: Gives the configuration in force.
+        prepare: See :class:`~openprogram_mcp.client.MCPClient`.
+        environ: Our environment, for their processes.
+        start_limit: How many may be busy starting at once.
+        raise_internal: Let a fault of ours out; for tests.
+    """
+
+    def __init__(
+        self,
+        bus: EventBus,
+        offer: Offer,
+        *,
+        document: Callable[[], ConfigDocument],
+        prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
+        environ: Mapping[str, str],
+        start_limit: int,
+        raise_internal: bool = False,
+    ) -> None:
+        self.version = 0
+        self._bus = bus
+        self._offer = offer
+        self._document = document
+        self._prepare = prepare
+        self._environ = environ
+        self._gate = StartGate(start_limit)
+        self._raise_internal = raise_internal
+        self._clients: dict[str, MCPClient] = {}
+        self._newcomers, self._arrivals = trio.open_memory_channel[MCPClient](math.inf)
+        self._closed = False
+
+    def __iter__(self) -> Iterator[MCPClient]:
+        return iter(list(self._clients.values()))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._clients
+
+    def get(self, name: str) -> MCPClient | None:
+        """The server of this name."""
+        return self._clients.get(name)
+
+    def order(self) -> list[str]:
+        """The names of all servers, usable or not, in the order of the file; what it does not have comes last."""
+        document = self._document()
+        known = {**self._clients, **document.broken}
+        in_file = [name for name in document.origin.entries if name in known]
+        return [*in_file, *(name for name in known if name not in in_file)]
+
+    def row(self, name: str) -> ServerStatus | None:
+        """One server's status; ``None`` where there is none of this name."""
+        client, error = self._clients.get(name), self._document().broken.get(name)
+        if client is not None:
+            names = tuple(tool.name for tool in self._offer.tools_of(name))
+            return evolve(client.status(), tools=names, config_error=None if error is None else error.message)
+        if error is None:
+            return None
+        return ServerStatus(
+            name=name,
+            type="local",
+            status=ServerState.FAILED,
+            error=error.message,
+            error_kind="fatal",
+            phase="config",
+            remedy=error.remedy or "Correct the entry in the configuration file.",
+        )
+
+    # Their lives.
+
+    async def run(self) -> None:
+        """The lives of all servers, each in a task of its own, until :meth:`close` and the last one's end."""
+        try:
+            async with trio.open_nursery() as nursery:
+                with self._arrivals:
+                    async for client in self._arrivals:
+                        nursery.start_soon(self._live, client)
+        finally:
+            self.close()
+            for client in self:
+                # Those that came too late to live.
+                client.end()
+
+    def begin(self, config: MCPServerConfig) -> MCPClient:
+        """Let a server live.
+
+        Raises:
+            NotConnected: All servers are being stopped.
+        """
+        if self._closed:
+            raise NotConnected("all servers are being stopped", server=config.name)
+        client = self._clients[config.name] = MCPClient(
+            config,
+            bus=self._bus,
+            gate=self._gate,
+            environ=self._environ,
+            prepare=self._prepare,
+            on_change=self._changed,
+            raise_internal=self._raise_internal,
+        )
+        self._newcomers.send_nowait(client)
+        return client
+
+    def close(self) -> None:
+        """Let all servers end, side by side, and nobody else begin."""
+        self._closed = True
+        self._newcomers.close()
+        for client in self:
+            client.leave()
+
+    async def _live(self, client: MCPClient) -> None:
+        await client.run()
+        # One that left before the others is forgotten; at the end of all, their last status stays.
+        if not self._closed:
+            del self._clients[client.name]
+            self._changed(client)
+
+    def _changed(self, client: MCPClient) -> None:
+        """A server has changed: tell the registry, where its tools have, and everybody else."""
+        self.version += 1
+        clients = [self._clients[name] for name in self.order() if name in self._clients]
+        for server, (added, removed, changed) in self._offer.update(clients).items():
+            self._bus.publish(
+                ToolsChanged(
+                    server=server,
+                    added=tuple(added),
+                    removed=tuple(removed),
+                    changed=tuple(changed),
+                    version=self._offer.registry.version,
+                )
+            )
+        row = self.row(client.name) if self._clients.get(client.name) is client else None
+        if row is not None:
+            self._bus.publish(StatusChanged(server=client.name, status=row))
