@@ -1,4 +1,4 @@
-"""A management API over a fake manager, and a raw HTTP client: what is sent and when it is closed is the test's choice."""
+"""A management API over a fake manager, and a raw HTTP client: the test says what is sent, and when it is closed."""
 
 from __future__ import annotations
 

@@ -184,6 +184,16 @@ async def test_a_streamed_call_that_fails_ends_with_its_problem() -> None:
     assert [(event, data["code"]) for event, data in events] == [("error", "invalid_arguments")]
 
 
+async def test_a_body_over_the_limit_is_told_as_such() -> None:
+    def ask(client: WorkerClient) -> None:
+        with pytest.raises(ProblemAnswer) as refused:
+            client.post("tools", "a__t", "call", body={"arguments": {"x": "y" * 40_000_000}})
+        assert refused.value.to_problem()["code"] == "too_large"
+
+    async with serving() as site:
+        await trio.to_thread.run_sync(ask, client_of(site))
+
+
 @contextmanager
 def listening(serve: Callable[[socket], None]) -> Iterator[WorkerClient]:
     """Something that listens at a worker's address and is none."""
@@ -241,7 +251,11 @@ def test_a_stream_that_breaks_off_is_told() -> None:
 def test_a_worker_that_does_not_answer_is_told_by_its_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("openprogram_mcp.web.client._ANSWER_SECONDS", 0.05)
     done = threading.Event()
-    with listening(lambda _: done.wait(10) and None) as client:
+
+    def keep_silent(_: socket) -> None:
+        done.wait(10)
+
+    with listening(keep_silent) as client:
         with pytest.raises(WorkerUnreachable, match=f"process {os.getpid()}.* does not answer") as silent:
             client.get("servers")
         done.set()

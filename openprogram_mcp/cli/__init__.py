@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from types import FrameType
 from typing import Any
 
+from ._signals import obeyed_signals
+
 __all__ = ["main"]
 
 
@@ -45,7 +47,7 @@ def _note_signals(early: list[int]) -> dict[signal.Signals, Any] | None:
         early.append(number)
 
     try:
-        return {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+        return {number: signal.signal(number, note) for number in obeyed_signals()}
     except ValueError:
         # Not the main thread: the signals are somebody else's.
         return None

@@ -47,7 +47,9 @@ _PACKAGE = "openprogram_mcp"
 
 def run_worker(options: Options, output: Output) -> int:
     """Run a worker until a signal ends it; ``--json`` is ``--log-format json``."""
-    worker = _Worker(options, WorkerLog(output.json or options.log_format == "json"))
+    # Taken out of the environment, which a server with inherit_env "all" is given whole.
+    token = os.environ.pop(TOKEN_VARIABLE, None)
+    worker = _Worker(options, WorkerLog(output.json or options.log_format == "json"), token)
     trio.run(worker.main)
     if worker.failure is not None:
         raise worker.failure
@@ -58,6 +60,7 @@ def run_worker(options: Options, output: Output) -> int:
 class _Worker:
     _options: Options
     _log: WorkerLog
+    _given_token: str | None = field(repr=False)
     failure: OpenProgramMCPError | None = field(default=None, init=False)
     _stop: trio.Event = field(factory=trio.Event, init=False)
 
@@ -120,7 +123,7 @@ class _Worker:
 
     async def _serve(self, manager: MCPManager, document: ConfigDocument, held: ExitStack, *, demo: bool) -> None:
         options = self._options
-        token = os.environ.get(TOKEN_VARIABLE) or token_urlsafe(32)
+        token = self._given_token or token_urlsafe(32)
         # It takes a while, and the servers, which are starting, do not need us for it.
         server = await trio.to_thread.run_sync(import_module, "openprogram_mcp.web.server")
         serve = partial(
@@ -151,7 +154,7 @@ class _Worker:
         options = self._options
         if not options.secondary:
             access = f"its token is in {paths.worker_path()}"
-        elif os.environ.get(TOKEN_VARIABLE):
+        elif self._given_token:
             access = f"its token is that of {TOKEN_VARIABLE}"
         else:
             access = f"to nobody but /healthz, since {TOKEN_VARIABLE} gives no token"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import http.client
 import json
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -139,7 +139,9 @@ class WorkerClient:
         if connection.sock is not None:
             connection.sock.settimeout(limit)
         try:
-            connection.request(method, target, body=content, headers=sent)
+            # A body that is too large is answered before all of it was taken.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                connection.request(method, target, body=content, headers=sent)
             return connection.getresponse()
         except TimeoutError as error:
             raise self._silent() from error
