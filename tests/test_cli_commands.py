@@ -72,6 +72,9 @@ def test_nothing_configured_is_said_with_where_to(capsys: pytest.CaptureFixture[
     code, out, err = run(capsys, "list")
     assert (code, out) == (0, "")
     assert str(state_dir / "mcp_servers.json") in err
+    code, _, err = run(capsys, "call", "demo__echo", "text=hello")
+    assert code == 1
+    assert "worker --demo-if-empty" in err
     assert not state_dir.exists()
 
 

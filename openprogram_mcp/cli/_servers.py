@@ -127,3 +127,4 @@ def _say_empty(output: Output) -> None:
     from ..paths import config_path
 
     output.error_text(f"No servers are configured in {config_path()}")
+    output.error_text("To try a demo server: openprogram-mcp worker --demo-if-empty")

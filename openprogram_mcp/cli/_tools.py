@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from ..errors import OpenProgramMCPError, WorkerUnreachable
+from ..errors import OpenProgramMCPError, UnknownTool, WorkerUnreachable
 from ._arguments import read_arguments
 from ._output import Output, one_line
 from ._parser import Options
@@ -94,6 +94,11 @@ def _own_call(options: Options, arguments: dict[str, Any], output: Output) -> An
     from ._oneshot import could_own, run_with_manager, saved_document
 
     document = saved_document(output)
+    if not document.servers and not document.broken:
+        raise UnknownTool(
+            f"No tool is called {options.tool!r}: no worker runs, and nothing is configured in {document.path}",
+            remedy="To try it with the demo server, run in another terminal: openprogram-mcp worker --demo-if-empty",
+        )
     owners = could_own(options.tool, document.servers)
     call_id = token_hex(8)
 

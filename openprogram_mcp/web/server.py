@@ -70,7 +70,8 @@ async def serve(
     except (OSError, OverflowError, UnicodeError) as error:
         reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
         raise CannotListen(
-            f"Cannot listen at {host} port {port}: {reason}", remedy="Choose another --port, or 0 for any that is free"
+            f"Cannot listen at {host} port {port}: {reason}",
+            remedy="Choose another --host, or another --port: 0 takes any that is free",
         ) from error
     for spare in listeners[1:]:
         await spare.aclose()
