@@ -77,8 +77,8 @@ async def open_manager(
                 raised = error
             finally:
                 manager.close()
-                # The end is bounded, and nothing from outside cuts it short.
-                nursery.cancel_scope.shield = True
+                # The end is bounded. It is not shielded: a scope that is shielded while tasks in it are being cancelled
+                # trips Trio itself, and a server that is cancelled reaps its process behind a shield of its own.
                 nursery.cancel_scope.deadline = trio.current_time() + _SHUTDOWN_SECONDS
     except BaseException as fault:
         if raised is not None:
