@@ -3,6 +3,7 @@
 #   make run        start the worker; with nothing configured, it serves the demo
 #   make test       all tests that take no more than a few minutes together
 #   make test-long  these, and the ones that take longer
+#   make bench      calls beside the SDK's own client, as ratios (ARGS="--quick" for a short look)
 #   make lint       ruff: rules and format
 #   make types      mypy --strict and pyright
 #   make clean      remove all that these commands have made, .venv included
@@ -41,6 +42,10 @@ test: .venv/.ready-test
 test-long: .venv/.ready-test
 	@$(BIN)/python -m tests.servers
 	@$(BIN)/python -m pytest $(ARGS)
+
+.PHONY: bench
+bench: .venv/.ready-test
+	@$(BIN)/python -m bench $(ARGS)
 
 .PHONY: lint
 lint: .venv/.ready-all
