@@ -129,9 +129,7 @@ async def _run(
             work_scope = trio.CancelScope()
             root.start_soon(_obey, signals, received, [work_scope, root.cancel_scope])
             try:
-                async with open_manager(configs) as manager:
-                    if only is not None:
-                        await _leave_out(manager, only)
+                async with open_manager(configs, only=only) as manager:
                     with work_scope, Progress(output) as progress:
                         root.start_soon(progress.draw, manager)
                         results.append(await work(manager, progress))
@@ -144,14 +142,6 @@ async def _run(
     if failure is not None:
         raise failure
     return results[0]
-
-
-async def _leave_out(manager: MCPManager, only: Collection[str]) -> None:
-    """Have no other servers started than these. Called before any of them has begun to: nothing has been spawned."""
-    async with trio.open_nursery() as nursery:
-        for name, config in manager.document.servers.items():
-            if name not in only and config.enabled:
-                nursery.start_soon(manager.disconnect, name)
 
 
 async def _obey(signals: AsyncIterator[int], received: list[int], scopes: Sequence[trio.CancelScope]) -> None:
