@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, Final, cast
@@ -81,15 +81,25 @@ async def open_manager(
                 # trips Trio itself, and a server that is cancelled reaps its process behind a shield of its own.
                 nursery.cancel_scope.deadline = trio.current_time() + _SHUTDOWN_SECONDS
     except BaseException as fault:
-        if raised is not None:
+        if raised is None:
+            raise
+        # That the servers were cancelled besides, from where the body was or from outside of it, adds nothing.
+        if any(not isinstance(error, trio.Cancelled) for error in _leaves(fault)):
             raise BaseExceptionGroup("the body and the servers failed", [raised, fault]) from None
-        raise
     if raised is not None:
         try:
             raise raised
         finally:
             # Its traceback holds this frame.
             del raised
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for inner in error.exceptions:
+            yield from _leaves(inner)
+    else:
+        yield error
 
 
 def _in_memory(configs: Iterable[MCPServerConfig] | Mapping[str, Mapping[str, Any]], path: Path) -> ConfigDocument:

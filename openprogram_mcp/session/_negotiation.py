@@ -139,16 +139,16 @@ class _Negotiation:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(noting_failure, discover)
             nursery.start_soon(noting_failure, initialize)
-        if self._client.initialize_result is not None:
-            return
-        if not modern:
+        if modern:
+            # Also where both were answered in one breath: it is what the server was asked first.
+            self._client.adopt(modern[0])
+        elif self._client.initialize_result is None:
             if failures:
                 raise failures[0]
             found = await self.discover_if_modern()
             if found is None:
                 raise refused[0]
-            modern.append(found)
-        self._client.adopt(modern[0])
+            self._client.adopt(found)
 
     # 2026-07-28.
 
