@@ -418,9 +418,7 @@ async def test_a_call_gives_up_its_place_when_its_budget_for_waiting_is_over() -
 
 async def test_the_budget_for_waiting_is_one_for_all_connections(autojump_clock: MockClock) -> None:
     turns: Turns[Any] = Turns(8)
-    desk = CallDesk(
-        FakeServer().server_config(), turns, Masker(()), EventBus(), relist=lambda _: trio.lowlevel.checkpoint()
-    )
+    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked)
     async with trio.open_nursery() as nursery:
 
         async def one_dies_every_second() -> None:
@@ -471,6 +469,10 @@ async def test_an_edit_that_does_not_touch_the_connection_keeps_what_is_known_of
         assert [message["method"] for message in fake.received()].count("server/discover") == 1
 
 
+async def _never_asked(_connection: object) -> None:
+    raise AssertionError("no tools are to be read")
+
+
 class _Dead:
     """A connection that has ended without anybody having noticed."""
 
@@ -488,7 +490,7 @@ class _Dead:
 async def test_a_call_that_meets_a_dead_connection_is_not_sent_there_again() -> None:
     turns: Turns[Any] = Turns(8)
     config = FakeServer().server_config()
-    desk = CallDesk(config, turns, Masker(()), EventBus(), relist=lambda _: trio.lowlevel.checkpoint())
+    desk = CallDesk(config, turns, Masker(()), EventBus(), _never_asked)
     dead = [_Dead(), _Dead()]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.make, Call(RemoteTool(name="write"), {}, "call", "write"))
@@ -498,3 +500,22 @@ async def test_a_call_that_meets_a_dead_connection_is_not_sent_there_again() -> 
             assert (turns.running, turns.waiting) == (0, 1)
         nursery.cancel_scope.cancel()
     assert [connection.asked for connection in dead] == [1, 1]
+
+
+async def test_a_caller_that_is_cancelled_with_its_connection_is_cancelled_and_not_told_of_a_loss() -> None:
+    scope = trio.CancelScope()
+
+    class _Cancelled(_Dead):
+        async def call_tool(self, *call: Any, **more: Any) -> dict[str, Any]:
+            more["relist"] = None
+            call[2]()["fate"].state = protocol().FateState.WRITTEN
+            scope.cancel()
+            return await super().call_tool(*call, **more)
+
+    turns: Turns[Any] = Turns(8)
+    turns.offer(_Cancelled())
+    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked)
+    with scope:
+        await desk.make(Call(RemoteTool(name="write"), {}, "call", "write"))
+    assert scope.cancelled_caught
+    assert turns.running == 0

@@ -162,6 +162,8 @@ class CallDesk:
                 return await self._ask(connection, request)
             except sdk.ConnectionClosed:
                 self.turns.withdraw(connection)
+                # Where all is cancelled, the connection may be gone before its caller has noticed: that is no loss.
+                await trio.lowlevel.checkpoint_if_cancelled()
                 if request.left_us:
                     if sent or not call.tool.repeatable:
                         raise self._gone(call) from None
