@@ -24,6 +24,7 @@ from ..status import ExitWay
 from ._containers import end_container
 from ._launch import Launch, explain_spawn_error
 from ._link import PipeLink, enlarge_pipe
+from ._ownership import end_marked, marked_environment
 from ._stderr import StderrLines
 
 __all__ = ["ServerProcess", "start_process"]
@@ -41,8 +42,9 @@ _KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 class ServerProcess:
     """A running server process. Made by :func:`start_process`, ended by :meth:`stop`, which must be awaited."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], launch: Launch, stderr: StderrLines) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], launch: Launch, stderr: StderrLines, mark: str | None) -> None:
         self._popen = popen
+        self._mark = mark
         self._launch = launch
         self._stdin = cast("IO[bytes]", popen.stdin)
         self._stdout = cast("IO[bytes]", popen.stdout)
@@ -59,6 +61,8 @@ class ServerProcess:
         self.exited = trio.Event()
         self.exit_code: int | None = None
         self.exit_way: ExitWay | None = None
+        # How many of its processes could not be ended: a leak, and 0 unless the system itself holds them.
+        self.left_over = 0
 
     def link(self) -> PipeLink:
         """The pipes to its standard input and output, for the dispatcher."""
@@ -93,6 +97,9 @@ class ServerProcess:
                     if self._launch.container is not None:
                         launch = self._launch
                         await end_container(self._launch.container, launch.env, launch.cwd, self.exit_way)
+                    if self._mark is not None:
+                        # Those that have left the group, wherever they went.
+                        self.left_over = await end_marked(self._mark, seconds=_KILL_WAIT_SECONDS)
                     # Its descendants are gone, so that whatever it wrote last can be read to the end.
                     await self.stderr_ended(1)
                     nursery.cancel_scope.cancel()
@@ -195,6 +202,7 @@ async def start_process(
     *,
     mask: Callable[[str], str],
     on_stderr: Callable[[str], None],
+    mark: str | None = None,
 ) -> ServerProcess:
     """Start a server process in a session and a group of its own.
 
@@ -207,10 +215,12 @@ async def start_process(
         launch: What to start.
         mask: Hides secrets in a line of standard error.
         on_stderr: Told each line of standard error.
+        mark: What it and all its descendants carry in their environment, so that they are found wherever they go.
 
     Raises:
         ServerFailed: In phase ``spawn``.
     """
+    env = dict(launch.env) if mark is None else marked_environment(launch.env, mark, os.environ)
 
     def spawn() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -220,7 +230,7 @@ async def start_process(
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             bufsize=0,
-            env=dict(launch.env),
+            env=env,
             cwd=launch.cwd,
             start_new_session=sys.platform != "win32",
             creationflags=getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0),
@@ -232,7 +242,7 @@ async def start_process(
     except (OSError, ValueError) as error:
         raise explain_spawn_error(server, launch, error) from error
     try:
-        process = ServerProcess(popen, launch, StderrLines(mask, on_stderr))
+        process = ServerProcess(popen, launch, StderrLines(mask, on_stderr), mark)
         nursery.start_soon(process.watch)
     except BaseException:  # the nursery is closed already: nobody would watch it, and nobody would stop it
         popen.kill()
