@@ -223,9 +223,8 @@ class Session:
             again = dict(params)
             if asked.input_requests:
                 again["inputResponses"] = await self._answers(asked.input_requests)
-            elif asked.request_state is None:
-                raise BrokenAnswer("it asks for input, but names none")
             else:
+                # It has a state alone, as the type sees to: it is not ready yet.
                 await trio.sleep(_STATE_ONLY_WAIT_SECONDS[min(waits, 3)])
                 waits += 1
             if asked.request_state is not None:
