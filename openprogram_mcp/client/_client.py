@@ -23,6 +23,7 @@ from ..errors import ConfigError, NotConnected, ServerFailed
 from ..events import EventBus, ServerLog
 from ..masking import Masker
 from ..status import Phase, ServerState, ServerStatus, check_transition, rfc3339
+from ..transports._ownership import Instance
 from ..transports._process import ServerProcess
 from ._calls import Call, CallDesk
 from ._changes import Changes
@@ -57,6 +58,7 @@ class MCPClient:
         prepare: Gives the expanded configuration for a start when its turn has come, or ``None`` when it is not to be
             made any more.
         on_change: Called, synchronously, after every change of its state or of its tools.
+        owner: Whose its processes are; an owner of its own without it.
         raise_internal: Let a fault of ours out instead of containing it; for tests.
     """
 
@@ -69,6 +71,7 @@ class MCPClient:
         environ: Mapping[str, str],
         prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
         on_change: Callable[[MCPClient], None],
+        owner: Instance | None = None,
         raise_internal: bool = False,
     ) -> None:
         self.config = config
@@ -76,6 +79,7 @@ class MCPClient:
         self.ended = trio.Event()
         self._bus = bus
         self._gate = gate
+        self._owner = Instance.claim(None) if owner is None else owner
         self._environ = environ
         self._prepare = prepare
         self._on_change = on_change
@@ -293,6 +297,7 @@ class MCPClient:
             generation=next(self._generations),
             known_era=known_era,
             gate=self._gate,
+            owner=self._owner,
             environ=self._environ,
             watcher=self,
             task_status=task_status,

@@ -22,6 +22,7 @@ from ..config import MCPServerConfig
 from ..errors import ServerFailed
 from ..status import ExitWay, Phase
 from ..transports._launch import child_environment, prepare_launch
+from ..transports._ownership import Instance
 from ..transports._process import ServerProcess, start_process
 from ._gate import Slot, StartGate
 
@@ -152,6 +153,7 @@ async def hold_connection(
     generation: int,
     known_era: Any,
     gate: StartGate,
+    owner: Instance,
     environ: Mapping[str, str],
     watcher: Watcher,
     task_status: trio.TaskStatus[Connection] = trio.TASK_STATUS_IGNORED,
@@ -163,6 +165,7 @@ async def hold_connection(
         generation: The number of this connection.
         known_era: How the server spoke last time, or ``None``.
         gate: Limits how many servers work at their start at once; the limit on the start counts from the slot.
+        owner: Whose the processes are.
         environ: Our own environment.
         watcher: Told what happens.
         task_status: Given the connection when its tools can be called.
@@ -172,14 +175,14 @@ async def hold_connection(
         Withdrawn: Its start is not wanted any more.
     """
     try:
-        return await _Attempt(prepare, generation, known_era, gate, environ, watcher, task_status).run()
+        return await _Attempt(prepare, generation, known_era, gate, owner, environ, watcher, task_status).run()
     except (ServerFailed, Withdrawn):
         raise
     except Exception as error:
         if not isinstance(error, protocol().ClosedWhileProbing):
             raise
     # It did not survive the question how it speaks, so it speaks the old way.
-    return await _Attempt(prepare, generation, "legacy", gate, environ, watcher, task_status).run()
+    return await _Attempt(prepare, generation, "legacy", gate, owner, environ, watcher, task_status).run()
 
 
 @define(eq=False)
@@ -190,6 +193,7 @@ class _Attempt:
     generation: int
     known_era: Any
     gate: StartGate
+    owner: Instance
     environ: Mapping[str, str]
     watcher: Watcher
     task_status: trio.TaskStatus[Connection]
@@ -236,6 +240,7 @@ class _Attempt:
             launch,
             mask=self.watcher.mask,
             on_stderr=lambda line: self.watcher.log("info", "stderr", line),
+            mark=self.owner.next_mark(),
         )
         try:
             self.process = process

@@ -44,6 +44,7 @@ from ..errors import (
 from ..events import ConfigChanged, EventBus, StartupComplete
 from ..registry import ToolRegistry
 from ..status import ServerState, ServerStatus
+from ..transports._ownership import Instance
 from ._file import ConfigFile
 from ._offer import Offer
 from ._roster import Roster
@@ -69,6 +70,7 @@ class MCPManager:
         *,
         saved: bool,
         only: Collection[str] | None = None,
+        owner: Instance,
         registry: ToolRegistry | None = None,
         environ: Mapping[str, str] | None = None,
         read_only: bool = False,
@@ -86,6 +88,7 @@ class MCPManager:
             self._offer,
             document=lambda: self.document,
             prepare=self._prepare,
+            owner=owner,
             environ=self._environ,
             start_limit=document.start_limit,
             raise_internal=raise_internal,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -12,9 +13,12 @@ import trio
 from ..config import ConfigDocument, MCPServerConfig, load_document
 from ..paths import get_state_dir
 from ..registry import ToolRegistry
+from ..transports._ownership import Instance, sweep
 from ._manager import MCPManager
 
 __all__ = ["open_manager"]
+
+logger = logging.getLogger(__name__)
 
 # All servers end side by side; each bounds itself, and this bounds them all.
 _SHUTDOWN_SECONDS: Final = 60.0
@@ -54,9 +58,12 @@ async def open_manager(
     """
     path = (Path(state_dir) if state_dir is not None else get_state_dir()) / "mcp_servers.json"
     document = await trio.to_thread.run_sync(load_document, path) if configs is None else _in_memory(configs, path)
+    instances = path.with_name("instances")
+    owner = await trio.to_thread.run_sync(Instance.claim, instances)
     manager = MCPManager(
         document,
         saved=configs is None,
+        owner=owner,
         only=only,
         registry=registry,
         environ=environ,
@@ -67,6 +74,7 @@ async def open_manager(
     try:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.run)
+            nursery.start_soon(_clean_up, instances)
             try:
                 yield manager
             except BaseException as error:
@@ -86,12 +94,25 @@ async def open_manager(
         # That the servers were cancelled besides, from where the body was or from outside of it, adds nothing.
         if any(not isinstance(error, trio.Cancelled) for error in _leaves(fault)):
             raise BaseExceptionGroup("the body and the servers failed", [raised, fault]) from None
+    finally:
+        owner.close()
     if raised is not None:
         try:
             raise raised
         finally:
             # Its traceback holds this frame.
             del raised
+
+
+async def _clean_up(instances: Path) -> None:
+    """End what hosts have left behind that were killed hard."""
+    try:
+        swept = await sweep(instances)
+    except OSError as error:
+        logger.warning("what killed hosts may have left behind could not be looked for: %s", error)
+        return
+    for instance in swept:
+        logger.warning("ended what instance %s had left behind when it was killed", instance[:8])
 
 
 def _leaves(error: BaseException) -> Iterator[BaseException]:

@@ -17,6 +17,7 @@ from ..config import ConfigDocument, MCPServerConfig
 from ..errors import NotConnected
 from ..events import EventBus, StatusChanged, ToolsChanged
 from ..status import ServerState, ServerStatus
+from ..transports._ownership import Instance
 from ._offer import Offer
 
 __all__ = ["Roster"]
@@ -32,6 +33,7 @@ class Roster:
         offer: What they offer, under the names a model calls it by.
         document: Gives the configuration in force.
         prepare: See :class:`~openprogram_mcp.client.MCPClient`.
+        owner: Whose their processes are.
         environ: Our environment, for their processes.
         start_limit: How many may be busy starting at once.
         raise_internal: Let a fault of ours out; for tests.
@@ -44,6 +46,7 @@ class Roster:
         *,
         document: Callable[[], ConfigDocument],
         prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
+        owner: Instance,
         environ: Mapping[str, str],
         start_limit: int,
         raise_internal: bool = False,
@@ -53,6 +56,7 @@ class Roster:
         self._offer = offer
         self._document = document
         self._prepare = prepare
+        self._owner = owner
         self._environ = environ
         self._gate = StartGate(start_limit)
         self._raise_internal = raise_internal
@@ -122,6 +126,7 @@ class Roster:
             config,
             bus=self._bus,
             gate=self._gate,
+            owner=self._owner,
             environ=self._environ,
             prepare=self._prepare,
             on_change=self._changed,

@@ -47,15 +47,18 @@ class Instance:
 
         Args:
             folder: Where the locks of instances are, so that the next start can tell that this one is gone; ``None``
-                for an instance of which nobody else is to know.
+                for an instance of which nobody else is to know. Without leave to write there, it is the same.
         """
         identity = uuid4().hex
         if folder is None or sys.platform == "win32":
             return cls(identity)
         import fcntl
 
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        file = (folder / f"{identity}.lock").open("xb")
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            file = (folder / f"{identity}.lock").open("xb")
+        except OSError:
+            return cls(identity)  # a home that cannot be written to: what is left behind is left behind
         fcntl.flock(file, fcntl.LOCK_EX)
         return cls(identity, file)
 
