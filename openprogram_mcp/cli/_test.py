@@ -31,4 +31,6 @@ def run_test(options: Options, output: Output) -> int:
         output.value(row)
     else:
         print_server(row, output)
+        if row["ready"]:
+            output.text("Its tools were listed; none was called, so that nothing is known of what they need besides.")
     return 0 if row["ready"] else 1
