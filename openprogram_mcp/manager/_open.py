@@ -59,7 +59,9 @@ async def open_manager(
     path = (Path(state_dir) if state_dir is not None else get_state_dir()) / "mcp_servers.json"
     document = await trio.to_thread.run_sync(load_document, path) if configs is None else _in_memory(configs, path)
     instances = path.with_name("instances")
-    owner = await trio.to_thread.run_sync(Instance.claim, instances)
+    # Where there is nothing to start, nothing is written either.
+    known = bool(document.servers) or await trio.Path(path.parent).exists()
+    owner = await trio.to_thread.run_sync(Instance.claim, instances if known else None)
     manager = MCPManager(
         document,
         saved=configs is None,

@@ -54,13 +54,18 @@ class Instance:
             return cls(identity)
         import fcntl
 
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            file = (folder / f"{identity}.lock").open("xb")
-        except OSError:
-            return cls(identity)  # a home that cannot be written to: what is left behind is left behind
-        fcntl.flock(file, fcntl.LOCK_EX)
-        return cls(identity, file)
+        # The last one to end removes the folder, perhaps just now.
+        for _ in range(10):
+            try:
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+                file = (folder / f"{identity}.lock").open("xb")
+            except FileNotFoundError:
+                continue
+            except OSError:
+                break  # a home that cannot be written to: what is left behind is left behind
+            fcntl.flock(file, fcntl.LOCK_EX)
+            return cls(identity, file)
+        return cls(identity)
 
     def next_mark(self) -> str:
         """The mark of one more server process."""
@@ -70,8 +75,9 @@ class Instance:
     def close(self) -> None:
         """Give the lock up. Closing twice is harmless."""
         if self._file is not None:
-            with suppress(OSError):  # somebody has cleaned up before us
+            with suppress(OSError):  # somebody has cleaned up before us, or others live
                 Path(self._file.name).unlink()
+                Path(self._file.name).parent.rmdir()
             self._file.close()
             self._file = None
 
