@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextvars
 import json
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from openprogram_mcp.transports.stdio import (
     Fate,
 )
 from tests._by_hand import Connected, Kind, connected
+from tests._strike import Strike, strike_every_step
 
 
 @pytest.fixture(params=["memory", "pipes"])
@@ -384,21 +384,6 @@ async def test_a_stream_without_a_pause_lets_others_run() -> None:
 # Whoever is cancelled, and whenever.
 
 
-class _At(trio.abc.Instrument):
-    """Does something after the n-th step of a run."""
-
-    def __init__(self, step: int, act: Callable[[], None]) -> None:
-        self.left = step
-        self.act = act
-        self.fired = False
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        if self.left == 0:
-            self.fired = True
-            self.act()
-        self.left -= 1
-
-
 async def _play(it: Connected, served: list[Any]) -> None:
     """A server that answers each request after some progress, and notes what it hears."""
     while True:
@@ -422,8 +407,9 @@ def test_a_caller_may_be_cancelled_at_any_step(kind: Kind) -> None:
         async with connected(kind) as it:
             it.nursery.start_soon(_play, it, served)
             calls = [it.start_call("m", {"n": number}, on_progress=on_progress, timeout=60.0) for number in range(2)]
-            instrument = _At(step, calls[0].scope.cancel)
+            instrument = Strike(step, calls[0].scope.cancel)
             trio.lowlevel.add_instrument(instrument)
+            instrument.arm()
             for call in calls:
                 await call.done.wait()
             trio.lowlevel.remove_instrument(instrument)
@@ -441,10 +427,10 @@ def test_a_caller_may_be_cancelled_at_any_step(kind: Kind) -> None:
                 assert cancels == []
         return instrument.fired
 
-    step = 0
-    while trio.run(scenario, step, clock=trio.testing.MockClock(autojump_threshold=0)):
-        step += 1
-    assert step > 10
+    def run(at: int) -> bool:
+        return trio.run(scenario, at, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    strike_every_step(run, at_least=10)
 
 
 @pytest.mark.parametrize("kind", ["memory", "pipes"])
@@ -458,8 +444,9 @@ def test_a_connection_may_be_cancelled_at_any_step_and_nobody_is_left_waiting(ki
             it.nursery.start_soon(_play, it, served)
             await it.hand.send({"id": 1, "method": "ask back"})
             calls = [it.start_call("m", {"n": number}, wants_progress=True, timeout=60.0) for number in range(2)]
-            instrument = _At(step, it.running.cancel)
+            instrument = Strike(step, it.running.cancel)
             trio.lowlevel.add_instrument(instrument)
+            instrument.arm()
             with trio.fail_after(1):
                 for call in calls:
                     await call.done.wait()
@@ -471,10 +458,10 @@ def test_a_connection_may_be_cancelled_at_any_step_and_nobody_is_left_waiting(ki
             assert it.dispatcher.in_flight == 0
         return instrument.fired
 
-    step = 0
-    while trio.run(scenario, step, clock=trio.testing.MockClock(autojump_threshold=0)):
-        step += 1
-    assert step > 10
+    def run(at: int) -> bool:
+        return trio.run(scenario, at, clock=trio.testing.MockClock(autojump_threshold=0))
+
+    strike_every_step(run, at_least=10)
 
 
 async def test_ctrl_c_does_not_fall_into_the_dispatcher_but_may_fall_into_what_is_called_back() -> None:
