@@ -112,19 +112,20 @@ class ServerProcess:
     async def _end(self, seconds: float) -> ExitWay:
         """End the group, and say what that took."""
         own = self.exited.is_set()
-        if await self._ended_within(seconds) and await self._group_ended_within(min(seconds, _FOLLOW_SECONDS)):
-            return "own" if own else "eof"
-        self._signal_group(signal.SIGTERM)
-        deadline = trio.current_time() + seconds
-        way: ExitWay = "term"
-        if not (
-            await self._ended_within(seconds)
-            and await self._group_ended_within(max(deadline - trio.current_time(), _LOOK_SECONDS))
-        ):
-            way = "kill"
-            self._signal_group(_KILL)
-            await self._ended_within(_KILL_WAIT_SECONDS)
-            await self._group_ended_within(_KILL_WAIT_SECONDS)
+        way: ExitWay = "eof"
+        if not (await self._ended_within(seconds) and await self._group_ended_within(min(seconds, _FOLLOW_SECONDS))):
+            self._signal_group(signal.SIGTERM)
+            deadline = trio.current_time() + seconds
+            way = "term"
+            if not (
+                await self._ended_within(seconds)
+                and await self._group_ended_within(max(deadline - trio.current_time(), _LOOK_SECONDS))
+            ):
+                way = "kill"
+        # In any case, since a look may miss what forks while it lasts. After this none can fork any more.
+        self._signal_group(_KILL)
+        await self._ended_within(_KILL_WAIT_SECONDS)
+        await self._group_ended_within(_KILL_WAIT_SECONDS)
         return "own" if own else way
 
     async def _ended_within(self, seconds: float) -> bool:
@@ -135,9 +136,7 @@ class ServerProcess:
     async def _group_ended_within(self, seconds: float) -> bool:
         """Wait until nothing is left of the group but its leader, who may be a zombie: the group is still ours."""
         with trio.move_on_after(seconds):
-            while members := await trio.to_thread.run_sync(
-                _group_members, self.pid, limiter=trio.CapacityLimiter(1), abandon_on_cancel=True
-            ):
+            while members := await trio.to_thread.run_sync(_group_members, self.pid, limiter=trio.CapacityLimiter(1)):
                 for pid in members:
                     await _left(pid, self.pid)
             return True
