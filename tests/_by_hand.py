@@ -43,6 +43,10 @@ class Hand:
     async def messages(self, count: int) -> list[Any]:
         return [await self.message() for _ in range(count)]
 
+    async def read_some(self) -> None:
+        """Take some bytes from the connection, for later."""
+        self._heard += await self.stdin.receive_some()
+
     async def silence(self) -> None:
         """The client has nothing more to say for now."""
 

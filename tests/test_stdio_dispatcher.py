@@ -503,6 +503,8 @@ async def test_a_peer_that_has_closed_its_input_still_answers_what_it_was_asked(
         # A stream takes what is to be sent before it knows; a pipe says at once that nobody reads.
         assert fate.state is (FateState.QUEUED if kind == "pipes" else FateState.WRITTEN)
         await it.ended.wait()
+        if kind == "pipes":
+            assert trio.current_time() == 0
 
 
 async def test_a_peer_that_has_closed_its_input_and_says_no_more_is_left_soon(

@@ -173,7 +173,10 @@ async def test_time_05_progress_that_goes_backwards_does_not_keep_a_call_alive(
         assert fate.expired == "idle"
 
 
-async def test_each_request_has_its_own_limit_whatever_the_order(autojump_clock: trio.testing.MockClock) -> None:
+@pytest.mark.parametrize("order", [(1.0, 3.0, 7.0), (7.0, 3.0, 1.0), (3.0, 7.0, 1.0, 5.0)])
+async def test_each_request_has_its_own_limit_whatever_the_order(
+    order: tuple[float, ...], autojump_clock: trio.testing.MockClock
+) -> None:
     ended: dict[float, float] = {}
 
     async with connected() as it:
@@ -184,10 +187,31 @@ async def test_each_request_has_its_own_limit_whatever_the_order(autojump_clock:
             ended[seconds] = trio.current_time()
 
         async with trio.open_nursery() as nursery:
-            for seconds in (7.0, 3.0, 5.0, 1.0, 3.0):
+            for seconds in order:
                 nursery.start_soon(call, seconds)
-            await it.hand.messages(5)
-        assert ended == {seconds: pytest.approx(seconds, abs=0.01) for seconds in (1.0, 3.0, 5.0, 7.0)}
+                await it.hand.message()
+        assert ended == {seconds: pytest.approx(seconds, abs=0.01) for seconds in order}
+
+
+async def test_a_callback_that_does_not_let_go_at_the_limit_does_not_keep_the_timer_busy(
+    autojump_clock: trio.testing.MockClock,
+) -> None:
+    async def on_progress(*_args: Any) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(100)
+
+    async with connected() as it:
+        strike = Strike(1000, it.nursery.cancel_scope.cancel)
+        trio.lowlevel.add_instrument(strike)
+        strike.arm()
+        pending = it.start_call(on_progress=on_progress, timeout=1.0)
+        request = await it.hand.message()
+        params = {"progressToken": request["id"], "progress": 1}
+        await it.hand.send({"method": "notifications/progress", "params": params})
+        await pending.done.wait()
+        trio.lowlevel.remove_instrument(strike)
+        assert not strike.fired
+        assert trio.current_time() == pytest.approx(100, abs=0.1)
 
 
 async def test_a_hard_limit_alone_is_kept(autojump_clock: trio.testing.MockClock) -> None:
@@ -235,6 +259,16 @@ async def test_stdio_08_a_server_that_does_not_read_blocks_neither_itself_nor_ot
             await deaf.hand.answer(request, {"n": request["params"]["n"]})
         assert [(await call.result())["n"] for call in big] == [0, 1, 2, 3]
         await deaf.hand.silence()
+
+
+async def test_a_frame_is_never_torn_by_another_though_there_is_room_for_it() -> None:
+    async with connected("pipes") as it:
+        it.start_call("big", {"data": "x" * 300_000})
+        await trio.testing.wait_all_tasks_blocked()
+        # There is room now, and whoever waits for it does not know yet.
+        await it.hand.read_some()
+        await it.dispatcher.notify("small", None)
+        assert [message["method"] for message in await it.hand.messages(2)] == ["big", "small"]
 
 
 async def test_requests_wait_for_room_rather_than_in_memory() -> None:
