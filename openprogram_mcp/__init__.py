@@ -6,7 +6,7 @@ imports to it::
     L0  errors, paths
     L1  storage, masking, status, adapter
     L2  config, events
-    L3  transports/
+    L3  permissions, transports/
     L4  session, registry
     L5  client/
     L6  manager

@@ -106,7 +106,14 @@ async def living(
         life.note(client)
 
     client = MCPClient(
-        config, bus=bus, gate=gate, environ=os.environ, prepare=prepare, on_change=changed, raise_internal=True
+        config,
+        bus=bus,
+        gate=gate,
+        environ=os.environ,
+        prepare=prepare,
+        permit=lambda _tool: None,
+        on_change=changed,
+        raise_internal=True,
     )
     life = Living(client, gate, bus)
     async with trio.open_nursery() as nursery:

@@ -418,7 +418,7 @@ async def test_a_call_gives_up_its_place_when_its_budget_for_waiting_is_over() -
 
 async def test_the_budget_for_waiting_is_one_for_all_connections(autojump_clock: MockClock) -> None:
     turns: Turns[Any] = Turns(8)
-    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked)
+    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
     async with trio.open_nursery() as nursery:
 
         async def one_dies_every_second() -> None:
@@ -490,7 +490,7 @@ class _Dead:
 async def test_a_call_that_meets_a_dead_connection_is_not_sent_there_again() -> None:
     turns: Turns[Any] = Turns(8)
     config = FakeServer().server_config()
-    desk = CallDesk(config, turns, Masker(()), EventBus(), _never_asked)
+    desk = CallDesk(config, turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
     dead = [_Dead(), _Dead()]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.make, Call(RemoteTool(name="write"), {}, "call", "write"))
@@ -514,7 +514,7 @@ async def test_a_caller_that_is_cancelled_with_its_connection_is_cancelled_and_n
 
     turns: Turns[Any] = Turns(8)
     turns.offer(_Cancelled())
-    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked)
+    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
     with scope:
         await desk.make(Call(RemoteTool(name="write"), {}, "call", "write"))
     assert scope.cancelled_caught

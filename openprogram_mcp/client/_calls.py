@@ -62,6 +62,8 @@ class CallDesk:
         bus: Where the events of calls go.
         masker: Hides the server's secrets.
         relist: Reads the tools of a connection anew.
+        permit: Lets a call pass, by its tool's full name, or raises ``Denied``. Every call passes here, and nowhere
+            else: when it is asked for, and once more right before it is sent.
     """
 
     config: MCPServerConfig
@@ -69,6 +71,7 @@ class CallDesk:
     masker: Masker
     _bus: EventBus
     _relist: Callable[[Connection], Awaitable[object]]
+    _permit: Callable[[str], None]
     last: LastCall | None = None
     _tickets: count[int] = field(factory=count, init=False)
 
@@ -79,11 +82,15 @@ class CallDesk:
         Ctrl-C falls into its waiting, never between the granting of a turn and the place that gives it back.
 
         Raises:
+            Denied: The permissions do not allow it.
+            InvalidArguments: They do not fit the tool's schema.
             UnknownTool: The server does not offer it any more.
             NotConnected: There is no connection, and none on its way.
             TimedOut: A budget ran out.
             ServerGone: The connection was lost before the answer came.
         """
+        self._permit(call.label)
+        check_arguments(call.tool.input_schema, call.arguments)
         name, started = self.config.name, trio.current_time()
         self._bus.publish(
             ToolCallStarted(
@@ -153,6 +160,7 @@ class CallDesk:
                 raise self._gone(call) from error
             request = _Request(call, limits, self._progress)
             try:
+                self._permit(call.label)
                 if call.tool.name not in connection.tools:
                     raise UnknownTool(
                         f"server {self.config.name!r} offers {call.label} no longer",

@@ -57,6 +57,7 @@ class MCPClient:
         environ: Our environment, for its process.
         prepare: Gives the expanded configuration for a start when its turn has come, or ``None`` when it is not to be
             made any more.
+        permit: Lets the call of a tool, by its full name, pass or raises ``Denied``.
         on_change: Called, synchronously, after every change of its state or of its tools.
         owner: Whose its processes are; an owner of its own without it.
         raise_internal: Let a fault of ours out instead of containing it; for tests.
@@ -70,6 +71,7 @@ class MCPClient:
         gate: StartGate,
         environ: Mapping[str, str],
         prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
+        permit: Callable[[str], None],
         on_change: Callable[[MCPClient], None],
         owner: Instance | None = None,
         raise_internal: bool = False,
@@ -89,7 +91,7 @@ class MCPClient:
         self._changes = Changes(
             self._take_tools, lambda level, text: self.log(level, None, text), lambda: self.config.startup_seconds
         )
-        self._desk = CallDesk(config, self._turns, Masker(self._secrets), bus, self._changes.read)
+        self._desk = CallDesk(config, self._turns, Masker(self._secrets), bus, self._changes.read, permit)
         self._status = ServerStatus(
             name=config.name,
             type=config.resolved_type,
@@ -411,6 +413,8 @@ class MCPClient:
         """Make a call, when its turn comes.
 
         Raises:
+            Denied: The permissions do not allow it.
+            InvalidArguments: They do not fit the tool's schema.
             UnknownTool: The server does not offer it any more.
             NotConnected: It is not connected, and nothing is on its way to connect it.
             TimedOut: A budget ran out.

@@ -24,7 +24,6 @@ from ..adapter import (
     AgentToolResult,
     OnUpdate,
     RemoteTool,
-    check_arguments,
     error_result,
     namespace_tool_name,
 )
@@ -42,6 +41,7 @@ from ..errors import (
     UnknownTool,
 )
 from ..events import ConfigChanged, EventBus, StartupComplete
+from ..permissions import Action, Permissions
 from ..registry import ToolRegistry
 from ..status import ServerState, ServerStatus
 from ..transports._ownership import Instance
@@ -82,11 +82,13 @@ class MCPManager:
         self.read_only = read_only
         self._environ = os.environ if environ is None else environ
         self._file = ConfigFile(document, saved, self._follow)
+        self._permissions = Permissions(document.permissions, document.permission_default)
         self._offer = Offer(self.registry, self._run_for_model, document.tool_names)
         self._roster = Roster(
             self.events,
             self._offer,
             document=lambda: self.document,
+            permissions=lambda: self._permissions,
             prepare=self._prepare,
             owner=owner,
             environ=self._environ,
@@ -141,14 +143,19 @@ class MCPManager:
         return list(self.registry.snapshot().tools.values())
 
     def tool_records(self, name: str) -> list[tuple[AgentTool, RemoteTool]]:
-        """One server's tools, each as it is offered and as the server listed it.
+        """One server's tools, each under its full name and as the server listed it; those that are denied too.
 
         Raises:
             UnknownServer: None is configured by this name.
         """
         self.server(name)
-        pairs = ((tool, self._offer.remote(tool)) for tool in self._offer.tools_of(name))
+        pairs = ((tool, self._offer.remote(tool)) for tool in self._offer.known_of(name))
         return [(tool, remote) for tool, remote in pairs if remote is not None]
+
+    def action(self, tool: str) -> Action:
+        """What the permissions say about a tool, by its full name: ``allow``, ``ask`` or ``deny``."""
+        found = self._known(tool)
+        return self._permissions.action(tool, "" if found is None else found.server or "")
 
     async def wait_settled(self, name: str) -> ServerStatus:
         """Wait until a server is neither pending nor starting.
@@ -188,6 +195,7 @@ class MCPManager:
             The result. What the server answers with an error is a result too, with ``is_error``.
 
         Raises:
+            Denied: The permissions do not allow it.
             UnknownTool: No server offers it.
             InvalidArguments: Nothing was sent.
             NotConnected: Its server is down.
@@ -198,8 +206,8 @@ class MCPManager:
         found = await self._find(tool, timeout)
         remote, client = self._offer.remote(found), self._roster.get(found.server or "")
         if remote is None or client is None:
+            self._permissions.check(found.name, found.server or "")
             return await _call_local(found, given, timeout, on_progress, call_id)
-        check_arguments(found.parameters, given)
         return await client.call_tool(Call(remote, given, call_id or _call_id(), found.name, timeout, on_progress))
 
     async def _run_for_model(
@@ -213,7 +221,6 @@ class MCPManager:
     ) -> AgentToolResult:
         """A model's call: whatever goes wrong with it comes back to the model as a result."""
         try:
-            check_arguments(tool.parameters, arguments)
             return await client.call_tool(Call(remote, arguments, call_id or _call_id(), tool.name, None, on_update))
         except InvalidArguments as error:
             return error_result(f"The arguments do not fit: {error.message}", server=client.name, tool=remote.name)
@@ -222,7 +229,7 @@ class MCPManager:
             return error_result(said, server=client.name, tool=remote.name, code=error.code, **error.extra())
 
     async def _find(self, name: str, timeout: float | None) -> AgentTool:
-        found = self.registry.get(name)
+        found = self._known(name)
         if found is not None:
             return found
         owners = self._possible_owners(name)
@@ -232,7 +239,7 @@ class MCPManager:
         with trio.move_on_after(seconds):
             for client in owners:
                 await client.settled()
-        found = self.registry.get(name)
+        found = self._known(name)
         if found is not None:
             return found
         late = [client.name for client in owners if client.unsettled]
@@ -252,6 +259,10 @@ class MCPManager:
         near = difflib.get_close_matches(name, self.registry.names(), 3)
         remedy = f"Did you mean {' or '.join(near)}?" if near else "List the tools to see their names."
         raise UnknownTool(f"no tool is called {name!r}", remedy=remedy)
+
+    def _known(self, name: str) -> AgentTool | None:
+        """The tool of this name; one that is denied is not in the registry, but it is no unknown one either."""
+        return self.registry.get(name) or self._offer.known(name)
 
     def _possible_owners(self, name: str) -> list[MCPClient]:
         """The servers on their way that a name could belong to."""
@@ -369,6 +380,7 @@ class MCPManager:
 
     async def _save(self, change: Callable[[ConfigDocument], ConfigDocument], *changed: str) -> ConfigDocument:
         document = await self._file.edit(change)
+        self._obey(document)
         if self._file.saved:
             self.events.publish(ConfigChanged(revision=document.revision, changed=changed))
         return document
@@ -436,8 +448,16 @@ class MCPManager:
             return None
         return client.config.expand(self._environ, base=self.document.path.parent)
 
+    def _obey(self, document: ConfigDocument) -> None:
+        """Let the permissions of the file hold from now on."""
+        permissions = Permissions(document.permissions, document.permission_default)
+        if permissions != self._permissions:
+            self._permissions = permissions
+            self._roster.offer_anew()
+
     def _follow(self, document: ConfigDocument) -> None:
         """Obey what was deleted from the file, switched off in it, or changed for a server whose turn has not come."""
+        self._obey(document)
         for client in self._roster:
             config = document.servers.get(client.name)
             if config is None:

@@ -16,6 +16,7 @@ from ..client import MCPClient, StartGate
 from ..config import ConfigDocument, MCPServerConfig
 from ..errors import NotConnected
 from ..events import EventBus, StatusChanged, ToolsChanged
+from ..permissions import Permissions
 from ..status import ServerState, ServerStatus
 from ..transports._ownership import Instance
 from ._offer import Offer
@@ -32,6 +33,7 @@ class Roster:
         bus: Where their events go.
         offer: What they offer, under the names a model calls it by.
         document: Gives the configuration in force.
+        permissions: Gives the permissions in force.
         prepare: See :class:`~openprogram_mcp.client.MCPClient`.
         owner: Whose their processes are.
         environ: Our environment, for their processes.
@@ -45,6 +47,7 @@ class Roster:
         offer: Offer,
         *,
         document: Callable[[], ConfigDocument],
+        permissions: Callable[[], Permissions],
         prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
         owner: Instance,
         environ: Mapping[str, str],
@@ -55,6 +58,7 @@ class Roster:
         self._bus = bus
         self._offer = offer
         self._document = document
+        self._permissions = permissions
         self._prepare = prepare
         self._owner = owner
         self._environ = environ
@@ -85,7 +89,7 @@ class Roster:
         """One server's status; ``None`` where there is none of this name."""
         client, error = self._clients.get(name), self._document().broken.get(name)
         if client is not None:
-            names = tuple(tool.name for tool in self._offer.tools_of(name))
+            names = tuple(tool.name for tool in self._offer.offered_of(name))
             return evolve(client.status(), tools=names, config_error=None if error is None else error.message)
         if error is None:
             return None
@@ -129,6 +133,7 @@ class Roster:
             owner=self._owner,
             environ=self._environ,
             prepare=self._prepare,
+            permit=lambda tool: self._permissions().check(tool, config.name),
             on_change=self._changed,
             raise_internal=self._raise_internal,
         )
@@ -152,8 +157,15 @@ class Roster:
     def _changed(self, client: MCPClient) -> None:
         """A server has changed: tell the registry, where its tools have, and everybody else."""
         self.version += 1
+        self.offer_anew()
+        row = self.row(client.name) if self._clients.get(client.name) is client else None
+        if row is not None:
+            self._bus.publish(StatusChanged(server=client.name, status=row))
+
+    def offer_anew(self) -> None:
+        """Offer what the servers have and the permissions allow, and tell what has changed."""
         clients = [self._clients[name] for name in self.order() if name in self._clients]
-        for server, (added, removed, changed) in self._offer.update(clients).items():
+        for server, (added, removed, changed) in self._offer.update(clients, self._permissions()).items():
             self._bus.publish(
                 ToolsChanged(
                     server=server,
@@ -163,6 +175,3 @@ class Roster:
                     version=self._offer.registry.version,
                 )
             )
-        row = self.row(client.name) if self._clients.get(client.name) is client else None
-        if row is not None:
-            self._bus.publish(StatusChanged(server=client.name, status=row))
