@@ -72,6 +72,9 @@ class FakeManager:
     def tool_records(self, name: str) -> list[tuple[AgentTool, RemoteTool]]:
         return [(self.registry[f"{name}__{tool.name}"], tool) for tool in self.remote[name]]
 
+    def action(self, _tool: str) -> str:
+        return "allow"
+
     async def call_tool(
         self, tool: str, arguments: dict[str, Any], *, timeout: float | None, on_progress: Any, call_id: str | None
     ) -> AgentToolResult:

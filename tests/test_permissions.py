@@ -19,6 +19,7 @@ from openprogram_mcp.errors import Denied, InvalidArguments, UnknownTool
 from openprogram_mcp.events import ToolCallStarted, ToolsChanged
 from openprogram_mcp.permissions import Action, Permissions, decide
 from openprogram_mcp.testing import FakeServer, do
+from openprogram_mcp.web import views
 from tests._living import events_of, managed
 
 TOOL, SERVER = "github__delete_repo", "github"
@@ -248,6 +249,15 @@ async def test_a_denied_tool_is_hidden_from_models_but_no_unknown_one() -> None:
             await manager.call_tool("a__wrote")
         _obey(manager, [], "allow")
         assert manager.registry.names() == ["a__read", "a__write", "b__read", "b__write"]
+
+
+async def test_what_is_shown_of_a_tool_says_whether_it_may_be_called() -> None:
+    async with managed({"a": _servers()["a"].config()}) as manager:
+        await _ready(manager)
+        _obey(manager, [rule("ask", "a__read"), rule("deny", "a__write")], "allow")
+        assert [(tool["name"], tool["action"]) for tool in views.tool_list(manager)["tools"]] == [("a__read", "ask")]
+        shown = views.server_detail(manager, "a")["tool_schemas"]
+        assert [(tool["name"], tool["action"]) for tool in shown] == [("a__read", "ask"), ("a__write", "deny")]
 
 
 async def test_a_tool_that_needs_permission_is_offered_though_nobody_can_be_asked_yet() -> None:

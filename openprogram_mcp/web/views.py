@@ -53,7 +53,9 @@ def server_detail(manager: MCPManager, name: str) -> dict[str, Any]:
     return {
         **row,
         "config": config,
-        "tool_schemas": [_tool_schema(tool, remote) for tool, remote in manager.tool_records(name)],
+        "tool_schemas": [
+            _tool_schema(tool, remote, manager.action(tool.name)) for tool, remote in manager.tool_records(name)
+        ],
     }
 
 
@@ -61,7 +63,9 @@ def tool_list(manager: MCPManager) -> dict[str, Any]:
     """Every tool that can be called, sorted by name."""
     return {
         "version": manager.registry.snapshot().version,
-        "tools": [_tool_row(tool) for tool in sorted(manager.tools(), key=lambda tool: tool.name)],
+        "tools": [
+            _tool_row(tool, manager.action(tool.name)) for tool in sorted(manager.tools(), key=lambda tool: tool.name)
+        ],
     }
 
 
@@ -101,7 +105,7 @@ def config_location() -> dict[str, Any]:
     return {"path": str(path), "exists": path.exists()}
 
 
-def _tool_row(tool: AgentTool) -> dict[str, Any]:
+def _tool_row(tool: AgentTool, action: str) -> dict[str, Any]:
     return {
         "name": tool.name,
         "server": tool.server,
@@ -110,11 +114,11 @@ def _tool_row(tool: AgentTool) -> dict[str, Any]:
         "input_schema": tool.parameters,
         "annotations": tool.annotations,
         "deferred": tool.defer,
-        "action": "allow",
+        "action": action,
     }
 
 
-def _tool_schema(tool: AgentTool, remote: RemoteTool) -> dict[str, Any]:
+def _tool_schema(tool: AgentTool, remote: RemoteTool, action: str) -> dict[str, Any]:
     return {
         "name": tool.name,
         "wire_name": remote.name,
@@ -122,5 +126,5 @@ def _tool_schema(tool: AgentTool, remote: RemoteTool) -> dict[str, Any]:
         "input_schema": remote.input_schema,
         "output_schema": remote.output_schema,
         "annotations": remote.annotations,
-        "action": "allow",
+        "action": action,
     }
