@@ -1,0 +1,112 @@
+"""Which calls run side by side on a real server: seen from the server's own record of when each began and ended."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+
+from openprogram_mcp import MCPManager
+from openprogram_mcp.testing import Call as Recorded
+from openprogram_mcp.testing import FakeServer, do
+from tests._living import managed
+
+
+def _fake(**options: Any) -> FakeServer:
+    fake = FakeServer(**options)
+    for name in ("read", "write"):
+        # Long enough that two which may run side by side do so, however the machine is loaded.
+        fake.tool(name, do.sleep(0.15), do.reply("$args.n"), read_only=name == "read")
+    return fake
+
+
+async def _play(manager: MCPManager, calls: list[str]) -> None:
+    """Make calls side by side, each a moment after the one before, so that their order is known."""
+    texts: dict[int, str] = {}
+
+    async def call(number: int, tool: str) -> None:
+        texts[number] = (await manager.call_tool(f"f__{tool}", {"n": number})).text
+
+    with trio.fail_after(30):
+        await manager.started.wait()
+        async with trio.open_nursery() as nursery:
+            for number, tool in enumerate(calls):
+                nursery.start_soon(call, number, tool)
+                await trio.testing.wait_all_tasks_blocked()
+    assert texts == {number: str(number) for number in range(len(calls))}, "each got its own answer"
+
+
+def _numbers(calls: list[Recorded]) -> list[int]:
+    return [call.arguments["n"] for call in calls]
+
+
+async def test_a_writing_call_runs_alone_and_reading_ones_side_by_side_in_the_order_of_asking() -> None:
+    fake = _fake()
+    async with managed({"f": fake.config()}) as manager:
+        await _play(manager, ["read", "read", "read", "write", "read", "read", "write", "write", "read"])
+    calls = fake.calls()
+    assert _numbers(calls) == list(range(9))
+    for call in calls:
+        beside = [other for other in calls if other is not call and call.overlaps(other)]
+        if call.tool == "write":
+            assert beside == [], f"call {call.arguments['n']} was not alone"
+    groups = [calls[0:3], calls[4:6]]
+    for group in groups:
+        assert all(one.overlaps(other) for one in group for other in group), "those that read ran side by side"
+
+
+async def test_all_run_one_after_the_other_where_that_is_asked_for() -> None:
+    fake = _fake()
+    async with managed({"f": fake.config(serialize="all")}) as manager:
+        await _play(manager, ["read", "read", "write", "read"])
+    assert fake.most_at_once() == 1
+    assert _numbers(fake.calls()) == [0, 1, 2, 3]
+
+
+async def test_writing_calls_run_side_by_side_too_where_nothing_is_to_be_serialized() -> None:
+    fake = _fake()
+    async with managed({"f": fake.config(serialize="none")}) as manager:
+        await _play(manager, ["write", "read", "write", "write"])
+    assert fake.most_at_once() == 4
+
+
+@pytest.mark.parametrize("limit", [1, 3])
+async def test_no_more_run_at_once_than_the_limit(limit: int) -> None:
+    fake = _fake()
+    async with managed({"f": fake.config(max_concurrency=limit)}) as manager:
+        await _play(manager, ["read"] * 7)
+    assert fake.most_at_once() == limit
+    assert _numbers(fake.calls()) == list(range(7))
+
+
+async def test_calls_of_different_servers_never_wait_for_each_other() -> None:
+    slow, quick = FakeServer().tool("t", do.hang()), FakeServer().tool("t")
+    async with managed({"slow": slow.config(), "quick": quick.config()}) as manager, trio.open_nursery() as nursery:
+        await manager.started.wait()
+        nursery.start_soon(manager.call_tool, "slow__t")
+        await slow.wait_for("begin", method="tools/call")
+        with trio.fail_after(5):
+            assert (await manager.call_tool("quick__t")).text == "{}"
+        nursery.cancel_scope.cancel()
+
+
+async def test_conc_02_two_hundred_calls_at_once_each_get_their_own_answer_whatever_the_order() -> None:
+    fake = FakeServer(era="legacy").tool(
+        "t", do.sleep("$args.wait"), do.request("ping", id="$id"), do.reply("$args.n"), read_only=True
+    )
+    async with managed({"f": fake.config(max_concurrency=1000)}) as manager:
+        await manager.started.wait()
+        texts: dict[int, str] = {}
+
+        async def call(number: int) -> None:
+            wait = 0.001 * ((number * 37) % 50)
+            texts[number] = (await manager.call_tool("f__t", {"n": number, "wait": wait})).text
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for number in range(200):
+                    nursery.start_soon(call, number)
+    assert texts == {number: str(number) for number in range(200)}
+    answered = [record.facts["id"] for record in fake.records("end", method="tools/call")]
+    assert answered != sorted(answered), "the answers came in another order than the questions"
