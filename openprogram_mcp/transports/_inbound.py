@@ -35,7 +35,7 @@ serving_request: ContextVar[object | None] = ContextVar("serving_request", defau
 _NOTIFICATIONS_HELD: Final = 4096
 _NOTIFICATION_BYTES_HELD: Final = 16 * 1024 * 1024
 _REQUESTS_AT_ONCE: Final = 64
-# What is said often and can be missed: it is refused in a flood, and what changes something has its place.
+# What is said often and can be missed: in a flood it is refused, while as much again of all else still finds room.
 _DISPENSABLE: Final = frozenset({"notifications/message", "notifications/progress"})
 # So often the reader lets others run, while that gets notifications delivered, before it reads on regardless.
 _PATIENCE: Final = 8
@@ -186,11 +186,14 @@ class Inbound:
             params: Its parameters.
             size: How many bytes it came in.
         """
+        dispensable = method in _DISPENSABLE
+        share = 1 if dispensable else 2
         while self._notifications and (
-            len(self._notifications) >= _NOTIFICATIONS_HELD or self._held_bytes + size > _NOTIFICATION_BYTES_HELD
+            len(self._notifications) >= share * _NOTIFICATIONS_HELD
+            or self._held_bytes + size > share * _NOTIFICATION_BYTES_HELD
         ):
             self.dropped += 1
-            if method in _DISPENSABLE:
+            if dispensable:
                 return
             self._held_bytes -= self._notifications.popleft()[2]
         self._notifications.append((method, params, size))
