@@ -244,7 +244,7 @@ async def test_a_call_to_a_server_that_was_taken_down_is_refused_with_what_to_do
 
 async def test_a_call_to_a_server_that_failed_says_why_it_failed() -> None:
     fake = FakeServer().tool("die", do.die())
-    async with living(fake.server_config()) as life:
+    async with living(fake.server_config(reconnect=False)) as life:
         await life.settled()
         die = life.client.tools["die"]
         with pytest.raises(ServerGone):
@@ -374,7 +374,7 @@ async def test_a_call_that_may_do_harm_is_not_sent_again() -> None:
 
 async def test_one_that_was_sent_and_cannot_be_sent_again_is_gone_and_not_merely_refused() -> None:
     fake = FakeServer().tool("look", do.die(), read_only=True)
-    async with living(fake.server_config()) as life:
+    async with living(fake.server_config(reconnect=False)) as life:
         await life.settled()
         with pytest.raises(ServerGone, match="may or may not have run") as gone:
             await life.call("look")
@@ -385,7 +385,7 @@ async def test_one_that_was_sent_and_cannot_be_sent_again_is_gone_and_not_merely
 async def test_a_single_call_behind_one_that_killed_the_server_does_not_spin() -> None:
     # It was granted turn after turn on the dead connection, without a checkpoint: the event loop stood still.
     fake = FakeServer().tool("die", do.die()).tool("write")
-    async with living(fake.server_config(max_concurrency=1)) as life:
+    async with living(fake.server_config(max_concurrency=1, reconnect=False)) as life:
         await life.settled()
         errors: list[str] = []
 

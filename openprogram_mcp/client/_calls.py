@@ -64,6 +64,7 @@ class CallDesk:
         relist: Reads the tools of a connection anew.
         permit: Lets a call pass, by its tool's full name, or raises ``Denied``. Every call passes here, and nowhere
             else: when it is asked for, and once more right before it is sent.
+        hasten: Told that a call has to wait for its turn.
     """
 
     config: MCPServerConfig
@@ -72,6 +73,7 @@ class CallDesk:
     _bus: EventBus
     _relist: Callable[[Connection], Awaitable[object]]
     _permit: Callable[[str], None]
+    _hasten: Callable[[], None] = lambda: None
     last: LastCall | None = None
     _tickets: count[int] = field(factory=count, init=False)
 
@@ -195,6 +197,7 @@ class CallDesk:
                 remedy="Answer the server's request first, or allow more with 'serialize' and 'max_concurrency'.",
                 server=self.config.name,
             )
+        self._hasten()
         began = trio.current_time()
         try:
             with trio.move_on_after(limits.patience):
@@ -321,10 +324,11 @@ def _output_fault(tool: RemoteTool, result: Mapping[str, Any]) -> str | None:
     if "structuredContent" not in result:
         return "the tool has an output schema, but the result has no structured content"
     structured = result["structuredContent"]
-    if not isinstance(structured, dict):
-        return None if tool.output_schema.get("type") != "object" else "its structured content is not an object"
+    if not isinstance(structured, dict) and tool.output_schema.get("type") == "object":
+        return "its structured content is not an object"
     try:
         check_arguments(tool.output_schema, structured)
     except InvalidArguments as fault:
-        return f"its structured content does not fit the output schema at {fault.message}"
+        place = " at " if fault.path else ": "
+        return f"its structured content does not fit the output schema{place}{fault.message.removeprefix('arguments: ')}"
     return None

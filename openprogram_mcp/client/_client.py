@@ -25,6 +25,7 @@ from ..masking import Masker
 from ..status import Phase, ServerState, ServerStatus, check_transition, rfc3339
 from ..transports._ownership import Instance
 from ..transports._process import ServerProcess
+from ._backoff import Backoff
 from ._calls import Call, CallDesk
 from ._changes import Changes
 from ._connection import Connection, Ending, Withdrawn, hold_connection
@@ -38,7 +39,12 @@ logger = logging.getLogger(__name__)
 # How long a stop waits for calls that are running before it ends them.
 _DRAIN_SECONDS: Final = 0.5
 
+# How long the tools of a server stay offered while it is away. A short outage is none of a model's business; after a
+# long one they are taken back.
+_KEEP_SECONDS: Final = 60.0
+
 _DOWN: Final = frozenset({ServerState.DISABLED, ServerState.DISCONNECTED})
+_COMING_BACK: Final = frozenset({ServerState.RECONNECTING, ServerState.STARTING})
 _UNSETTLED: Final = frozenset({ServerState.PENDING, ServerState.STARTING})
 
 # One object for all: its owner sees by identity whether the tools have changed.
@@ -91,7 +97,15 @@ class MCPClient:
         self._changes = Changes(
             self._take_tools, lambda level, text: self.log(level, None, text), lambda: self.config.startup_seconds
         )
-        self._desk = CallDesk(config, self._turns, Masker(self._secrets), bus, self._changes.read, permit)
+        self._desk = CallDesk(config, self._turns, Masker(self._secrets), bus, self._changes.read, permit, self.hasten)
+        self._backoff = Backoff(config.reconnect)
+        # When it is tried again by itself, and whether a call has hastened that already.
+        self._retry_at: float | None = None
+        self._hastened = False
+        # Whether it has been up since somebody last told it anything; then calls wait for it to come back.
+        self._was_up = False
+        # Until when its tools are offered though it is away; None while it is not, or when they were taken back.
+        self._kept_until: float | None = None
         self._status = ServerStatus(
             name=config.name,
             type=config.resolved_type,
@@ -202,6 +216,7 @@ class MCPClient:
         self.config = self._desk.config = config
         self._hide(config.secret_values())
         self._turns.allow(config.max_concurrency)
+        self._backoff = Backoff(config.reconnect)
         self._status = evolve(
             self._status, type=config.resolved_type, description=config.description, enabled=config.enabled
         )
@@ -212,6 +227,13 @@ class MCPClient:
         """Take it down and let :meth:`run` return."""
         self._leaving = True
         self._interrupt()
+
+    def hasten(self) -> None:
+        """A call waits for it: do not wait any longer with the next try. Once a try, however many calls wait."""
+        if self.state is ServerState.RECONNECTING and self._retry_at is not None and not self._hastened:
+            self._hastened = True
+            self._retry_at = trio.current_time()
+            self._woken.set()
 
     def _refuse_if_disabled(self) -> None:
         if not self.config.enabled:
@@ -234,15 +256,37 @@ class MCPClient:
             while not self._leaving:
                 wanted, self._wanted = self._wanted, None
                 self._woken, self._starting = trio.Event(), trio.CancelScope()
-                if wanted is ServerState.PENDING:
-                    self._move(ServerState.PENDING)
-                    await self._live_contained()
-                elif wanted is not None:
+                if wanted is not None:
+                    # Somebody has said something: what was before counts no more.
+                    self._forget_failures()
                     self._move(wanted)
-                else:
+                    if wanted is ServerState.PENDING:
+                        await self._live_contained()
+                elif self._retry_at is None:
                     await self._woken.wait()
+                elif await self._retry_is_due(self._retry_at):
+                    await self._live_contained()
         finally:
             self.end()
+
+    def _forget_failures(self) -> None:
+        self._backoff.begin_again()
+        self._attempt = 0
+        self._retry_at = self._kept_until = None
+        self._was_up = False
+
+    async def _retry_is_due(self, retry_at: float) -> bool:
+        """Wait until it is to be tried again; false when a command comes first. Takes its tools back in time."""
+        if self._kept_until is not None and self._kept_until < retry_at:
+            with trio.move_on_at(self._kept_until):
+                await self._woken.wait()
+            if not self._woken.is_set():
+                self._kept_until = None
+                self.tools = _NO_TOOLS
+                self._on_change(self)
+        with trio.move_on_at(retry_at):
+            await self._woken.wait()
+        return self._wanted is None and not self._leaving
 
     def end(self) -> None:
         """Its life is over, on whatever way: nothing of it is left, and nobody waits for it. For :meth:`run`, and for
@@ -277,12 +321,13 @@ class MCPClient:
                 server=self.name,
             )
         if failure is not None and self._wanted is None and not self._leaving:
-            self._fail(failure)
+            self._fail(failure, crashed=failure.exit_code is not None)
 
     async def _live(self) -> None:
         self._attempt += 1
         self._process = None
         self._lost = None
+        self._retry_at = None
         self._turns.hold()
         async with trio.open_nursery() as nursery:
             connection: Connection | None = None
@@ -306,7 +351,7 @@ class MCPClient:
         )
         before = self._status
         self._status = evolve(before, exit_code=ending.exit_code, exit_way=ending.exit_way)
-        if self.state is ServerState.FAILED and self._status != before:
+        if self.state in (ServerState.FAILED, ServerState.RECONNECTING) and self._status != before:
             self._on_change(self)
 
     async def _prepared(self) -> MCPServerConfig:
@@ -325,6 +370,9 @@ class MCPClient:
         """Serve calls over a connection until it is lost or a command comes; then let what runs come to an end."""
         self._known_era = connection.session.era
         self._attempt = 0
+        self._was_up = True
+        self._kept_until = None
+        began = trio.current_time()
         self._turns.offer(connection)
         self.tools = connection.tools
         self._move(
@@ -340,7 +388,9 @@ class MCPClient:
             nursery.cancel_scope.cancel()
         if self._wanted is None and not self._leaving:
             # Its process may take a while to end; that nothing can be called any more is true now.
-            self._fail(self._loss(), self._lost)
+            self._backoff.was_up(trio.current_time() - began)
+            self._kept_until = trio.current_time() + _KEEP_SECONDS
+            self._fail(self._loss(), self._lost, crashed=self._lost is not None and self._lost.exit_way == "own")
             return
         if self._leaving or self._wanted in _DOWN:
             self._turns.refuse(self.not_connected)
@@ -429,12 +479,13 @@ class MCPClient:
         if state is not self.state:
             changes["since"] = rfc3339(time())
         cleared: dict[str, Any] = {"attempt": self._attempt}
-        if state is not ServerState.FAILED:
+        if state not in (ServerState.FAILED, ServerState.RECONNECTING):
             cleared |= {"error": None, "error_kind": None, "phase": None, "remedy": None, "retry_at": None}
         if state in _UNSETTLED:
             cleared |= {"exit_code": None, "exit_way": None}
-        if state is not ServerState.CONNECTED:
+        if state is not ServerState.CONNECTED and not (self._kept_until is not None and state in _COMING_BACK):
             self.tools = _NO_TOOLS
+        if state is not ServerState.CONNECTED:
             cleared |= {"protocol_version": None, "server_info": None, "warnings": ()}
         self._status = evolve(self._status, **{**cleared, **changes, "status": state})
         if state in _DOWN or state is ServerState.FAILED:
@@ -442,18 +493,31 @@ class MCPClient:
         self._on_change(self)
         self._settled.unpark_all()
 
-    def _fail(self, failure: ServerFailed, ending: Ending | None = None) -> None:
+    def _fail(self, failure: ServerFailed, ending: Ending | None = None, *, crashed: bool = False) -> None:
+        """It has failed: it is tried again where time may mend that, or stays as it is until somebody does something.
+
+        A server that was up is ``reconnecting``, and calls wait for it; one that has not come up yet is ``failed``, and
+        calls are told why.
+        """
         process = self._process
         exit_way = ending.exit_way if ending is not None else None if process is None else process.exit_way
+        wait = self._backoff.next_wait(crashed=crashed) if failure.transient else None
+        self._retry_at = None if wait is None else trio.current_time() + wait
+        self._hastened = False
+        comes_back = wait is not None and self._was_up
+        self._attempt = self._backoff.tries
         self._move(
-            ServerState.FAILED,
+            ServerState.RECONNECTING if comes_back else ServerState.FAILED,
             error=failure.message,
-            error_kind="fatal",
+            error_kind="fatal" if wait is None else "transient",
             phase=failure.phase,
             remedy=failure.remedy,
+            retry_at=None if wait is None else rfc3339(time() + wait),
             exit_code=failure.exit_code,
             exit_way=exit_way,
         )
+        if comes_back:
+            self._turns.hold()
 
 
 def _first(failures: BaseExceptionGroup[ServerFailed]) -> ServerFailed:
