@@ -15,7 +15,7 @@ from ..errors import InvalidArguments
 
 __all__ = ["check_arguments"]
 
-Validate = Callable[[Mapping[str, Any]], InvalidArguments | None]
+Validate = Callable[[Any], InvalidArguments | None]
 """Judges arguments: ``None`` where nothing speaks against them."""
 
 _MAX_KEPT: Final = 4096
@@ -25,14 +25,14 @@ _compiled: dict[int, tuple[Mapping[str, Any], _Compiled]] = {}
 """By identity of the schema, which is held so that its identity stays its own."""
 
 
-def check_arguments(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
+def check_arguments(schema: Mapping[str, Any], arguments: Any) -> None:
     """Check arguments against a tool's input schema (JSON Schema 2020-12, unless ``$schema`` names another draft).
 
     A schema must not be changed once it has been used here.
 
     Args:
         schema: The tool's ``parameters``.
-        arguments: What the call is to be made with.
+        arguments: What the call is to be made with; or any JSON value, for a schema that is not of arguments.
 
     Raises:
         InvalidArguments: They do not fit; ``path`` names the argument, dotted.
@@ -59,14 +59,15 @@ class _Compiled:
         self._accept = _acceptor(schema, 0)
         self._validate: Validate | None = None
 
-    def fault(self, arguments: Mapping[str, Any]) -> InvalidArguments | None:
+    def fault(self, arguments: Any) -> InvalidArguments | None:
         if self._accept is not None and self._accept(arguments):
             return None
         if self._validate is None:
             from ._validator import compile_validator
 
             self._validate = compile_validator(self._schema)
-        return self._validate(arguments if isinstance(arguments, dict) else dict(arguments))
+        is_other = isinstance(arguments, Mapping) and not isinstance(arguments, dict)
+        return self._validate(dict(arguments) if is_other else arguments)
 
 
 Accept = Callable[[Any], bool]

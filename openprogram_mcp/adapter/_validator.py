@@ -58,7 +58,7 @@ class _Followed(threading.local):
 _followed = _Followed()
 
 
-def compile_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]], InvalidArguments | None]:
+def compile_validator(schema: Mapping[str, Any]) -> Callable[[Any], InvalidArguments | None]:
     """A judge for one schema. For what is no valid schema it accepts everything: the server has the last word."""
     kind = _bounded(validator_for(schema, default=jsonschema.Draft202012Validator))
     try:
@@ -67,7 +67,7 @@ def compile_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]]
         return _accept
     validator = kind(schema, registry=_EMPTY)
 
-    def judge(arguments: Mapping[str, Any]) -> InvalidArguments | None:
+    def judge(arguments: Any) -> InvalidArguments | None:
         _followed.count = 0
         try:
             error = best_match(validator.iter_errors(arguments))
@@ -78,7 +78,7 @@ def compile_validator(schema: Mapping[str, Any]) -> Callable[[Mapping[str, Any]]
     return judge
 
 
-def _accept(arguments: Mapping[str, Any]) -> None:
+def _accept(arguments: Any) -> None:
     del arguments
 
 
