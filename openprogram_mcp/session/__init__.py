@@ -192,7 +192,8 @@ class Session:
             name: The tool's own name.
             arguments: As the model gave them; nothing is added.
             options: Makes the limits and callbacks of each request; asked anew for each round.
-            relist: Reads the tools anew; called once when the server says that it was called by an outdated schema.
+            relist: Reads the tools anew; called once for each request that the server refuses because of an outdated
+                schema.
 
         Raises:
             BrokenAnswer: What it answered is against the protocol.
@@ -200,19 +201,35 @@ class Session:
             ConnectionClosed: The connection ended first.
         """
         params: dict[str, Any] = {"name": name, "arguments": arguments}
-        try:
-            raw = await self._request("tools/call", params, options())
-        except MCPError as error:
-            if error.code != HEADER_MISMATCH or self.era == "legacy" or relist is None:
-                raise
-            await relist()
-            raw = await self._request("tools/call", params, options())
+        raw = await self._call(params, options, relist)
         if raw.get("resultType") == "input_required" and self.era != "legacy":
-            return await self._play_input_rounds("tools/call", params, options, raw)
+            return await self._play_input_rounds(params, options, relist, raw)
         return raw
 
+    async def _call(
+        self,
+        params: Mapping[str, Any],
+        options: Callable[[], RequestOptions],
+        relist: Callable[[], Awaitable[None]] | None,
+    ) -> dict[str, Any]:
+        try:
+            return await self._request("tools/call", params, options())
+        except MCPError as mismatch:
+            if mismatch.code != HEADER_MISMATCH or self.era == "legacy" or relist is None:
+                raise
+            try:
+                await relist()
+            except MCPError as error:
+                # What the call was refused for is what its caller is told.
+                raise mismatch from error
+        return await self._request("tools/call", params, options())
+
     async def _play_input_rounds(
-        self, method: str, params: Mapping[str, Any], options: Callable[[], RequestOptions], raw: dict[str, Any]
+        self,
+        params: Mapping[str, Any],
+        options: Callable[[], RequestOptions],
+        relist: Callable[[], Awaitable[None]] | None,
+        raw: dict[str, Any],
     ) -> dict[str, Any]:
         waits = 0
         for _ in range(_MAX_INPUT_ROUNDS):
@@ -222,6 +239,7 @@ class Session:
                 raise BrokenAnswer("it asks for input in a form that cannot be read") from None
             again = dict(params)
             if asked.input_requests:
+                waits = 0
                 again["inputResponses"] = await self._answers(asked.input_requests)
             else:
                 # It has a state alone, as the type sees to: it is not ready yet.
@@ -229,7 +247,7 @@ class Session:
                 waits += 1
             if asked.request_state is not None:
                 again["requestState"] = asked.request_state
-            raw = await self._request(method, again, options())
+            raw = await self._call(again, options, relist)
             if raw.get("resultType") != "input_required":
                 return raw
         raise BrokenAnswer(f"it has asked for input more than {_MAX_INPUT_ROUNDS} times")
