@@ -329,6 +329,6 @@ def _output_fault(tool: RemoteTool, result: Mapping[str, Any]) -> str | None:
     try:
         check_arguments(tool.output_schema, structured)
     except InvalidArguments as fault:
-        place = " at " if fault.path else ": "
-        return f"its structured content does not fit the output schema{place}{fault.message.removeprefix('arguments: ')}"
+        said = f" at {fault.message}" if fault.path else f": {fault.message.removeprefix('arguments: ')}"
+        return f"its structured content does not fit the output schema{said}"
     return None
