@@ -153,8 +153,7 @@ class LineBuffer:
 
     def _hold(self, piece: bytes) -> None:
         if self._overflow:
-            self._overflow += len(piece)
-            self._tail = (self._tail + piece[-_HINT_BYTES:])[-_HINT_BYTES:]
+            self._drop(piece)
             return
         self._partial += piece
         if len(self._partial) > self._limit:
@@ -163,10 +162,15 @@ class LineBuffer:
             self._tail = bytes(self._partial[-_HINT_BYTES:])
             self._partial = bytearray()
 
+    def _drop(self, piece: bytes) -> None:
+        self._overflow += len(piece)
+        if len(self._head) < _HINT_BYTES:  # the limit is that small
+            self._head += piece[: _HINT_BYTES - len(self._head)]
+        self._tail = (self._tail + piece[-_HINT_BYTES:])[-_HINT_BYTES:]
+
     def _end_of_overflow(self, piece: bytes) -> Noise:
-        size = self._overflow + len(piece)
-        tail = (self._tail + piece[-_HINT_BYTES:])[-_HINT_BYTES:]
-        noise = _oversized(size, self._head, tail)
+        self._drop(piece)
+        noise = _oversized(self._overflow, self._head, self._tail)
         self._overflow, self._head, self._tail = 0, b"", b""
         return noise
 
