@@ -2,8 +2,8 @@
 
 No I/O and no clock: turns are decided synchronously, at the moments when something changes. A turn is granted when
 there is a connection, fewer than the allowed number of calls run, and nothing that must run alone is in the way; first
-come, first served, so that a call that must run alone is not overtaken for ever. The call itself runs in its caller's
-task.
+come, first served, so that a call that must run alone is not overtaken for ever. Those that may run side by side and
+are let go at one moment begin in any order. The call itself runs in its caller's task.
 """
 
 from __future__ import annotations
