@@ -4,6 +4,7 @@
 #   make test       all tests that take no more than a few minutes together
 #   make test-long  these, and the ones that take longer
 #   make bench      calls beside the SDK's own client, as ratios (ARGS="--quick" for a short look)
+#   make fuzz       any bytes whatever on the wire, for a minute (SECONDS=600 for ten)
 #   make lint       ruff: rules and format
 #   make types      mypy --strict and pyright
 #   make clean      remove all that these commands have made, .venv included
@@ -46,6 +47,12 @@ test-long: .venv/.ready-test
 .PHONY: bench
 bench: .venv/.ready-test
 	@$(BIN)/python -m bench $(ARGS)
+
+SECONDS ?= 60
+.PHONY: fuzz
+fuzz: .venv/.ready-test
+	@$(MAKE_VENV) fuzz || echo "atheris cannot be installed here; going on without it." >&2
+	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
 
 .PHONY: lint
 lint: .venv/.ready-all

@@ -1,4 +1,4 @@
-"""Makes ``.venv`` and installs this project into it, for the Makefile: ``make_venv.py run|test|all``.
+"""Makes ``.venv`` and installs this project into it, for the Makefile: ``make_venv.py run|test|all|fuzz``.
 
 Uses the standard library only. A virtual environment that was left half made is made anew; a healthy one, whoever made
 it, is kept and completed. Where the system's Python comes without ``ensurepip`` (Debian's), its own pip installs.
@@ -26,7 +26,7 @@ PYTHON = VENV / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 PROJECT = ROOT / "pyproject.toml"
 UNFINISHED = VENV / ".unfinished"
 
-LEVELS = {"run": "", "test": "[test]", "all": "[test,lint]"}
+LEVELS = {"run": "", "test": "[test]", "all": "[test,lint]", "fuzz": "[test,lint,fuzz]"}
 """What each level installs of this project; each holds all before it."""
 
 
