@@ -53,11 +53,13 @@ def test_the_last_lines_are_kept_and_an_unfinished_one_among_them() -> None:
 
 
 def test_a_progress_bar_is_its_last_state() -> None:
-    lines, told = lines_of(*(b"\r%3d %% done" % number for number in range(101)))
-    assert lines.last() == ("100 % done",)
+    lines, told = lines_of(*(b"\r%3d %% done" % number for number in range(1001)))
+    assert lines.last() == ("1000 % done",)
     assert told == []
     lines.feed(b"\rready\r\nnext\r\n")
-    assert told == ["ready", "next"]
+    lines.feed(b"last\r")
+    lines.feed(b"\n")
+    assert told == ["ready", "next", "last"]
 
 
 def test_control_sequences_are_taken_out_and_a_secret_within_them_is_found() -> None:
@@ -87,24 +89,29 @@ def test_many_short_lines_are_bounded_too() -> None:
     assert len(lines.last(10_000)) == 200
 
 
-@given(st.integers(0, 12_000), st.booleans())
-def test_a_secret_is_never_shown_in_two_halves_wherever_a_long_line_is_cut(place: int, in_one: bool) -> None:
-    data = b"x" * place + SECRET.encode() + b"y" * (12_100 - place)
-    chunks = [data] if in_one else [data[start : start + 700] for start in range(0, len(data), 700)]
-    lines, told = lines_of(*chunks, mask=True)
-    lines.finish()
-    shown = "".join(told)
-    assert SECRET[:8] not in shown
-    assert SECRET[-8:] not in shown
-    assert shown == "x" * place + "********" + "y" * (12_100 - place)
-    assert "".join(lines.last(100)) == shown
+@pytest.mark.parametrize("in_one", [True, False])
+def test_a_secret_is_never_shown_in_two_halves_wherever_a_long_line_is_cut(in_one: bool) -> None:
+    for place in (0, 100, *range(3900, 4110), *range(8000, 8200, 3), 12_000):
+        data = b"x" * place + SECRET.encode() + b"y" * (12_100 - place)
+        chunks = [data] if in_one else [data[start : start + 700] for start in range(0, len(data), 700)]
+        lines, told = lines_of(*chunks, mask=True)
+        lines.finish()
+        shown = "".join(told)
+        assert shown == "x" * place + "********" + "y" * (12_100 - place)
+        assert "".join(lines.last(100)) == shown
 
 
-def test_a_long_line_is_not_cut_through_a_character() -> None:
-    text = "漢字" * 5000
-    lines, told = lines_of(*(text.encode()[start : start + 1000] for start in range(0, 30_000, 1000)))
+@pytest.mark.parametrize("text", ["漢字" * 5000, "x" + "😀" * 5000, "é" * 9999], ids=["three", "four", "two"])
+def test_a_long_line_is_not_cut_through_a_character(text: str) -> None:
+    data = text.encode()
+    lines, told = lines_of(*(data[start : start + 1000] for start in range(0, len(data), 1000)))
     lines.finish()
     assert "".join(told) == text
+
+
+def test_no_line_is_longer_than_can_be_shown() -> None:
+    _, told = lines_of(b"x" * 10_000 + b"\n")
+    assert [len(line) for line in told] == [4096, 4096, 1808]
 
 
 def test_a_listener_that_raises_costs_its_line_and_nothing_else(caplog: pytest.LogCaptureFixture) -> None:
