@@ -184,7 +184,7 @@ class ToolCallStarted(Event):
     type = "ToolCallStarted"
     call_id: str
     tool: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, Any] = field(repr=False)
     mask: Callable[[Any], Any] = field(repr=False, default=lambda value: value)
 
     def payload(self) -> dict[str, Any]:
@@ -217,7 +217,7 @@ class ToolCallEnded(Event):
     outcome: str
     is_error: bool
     duration_seconds: float
-    result: str = ""
+    result: str = field(default="", repr=False)
     mask: Callable[[Any], Any] = field(repr=False, default=lambda value: value)
 
     def payload(self) -> dict[str, Any]:

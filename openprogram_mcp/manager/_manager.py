@@ -19,7 +19,6 @@ import trio
 from attrs import evolve
 
 from ..adapter import (
-    MAX_NAME,
     AgentTool,
     AgentToolResult,
     OnUpdate,
@@ -266,7 +265,7 @@ class MCPManager:
 
     def _possible_owners(self, name: str) -> list[MCPClient]:
         """The servers on their way that a name could belong to."""
-        anybody = len(name) >= MAX_NAME or _HASHED.search(name) is not None
+        anybody = _HASHED.search(name) is not None
         return [client for client in self._roster if client.unsettled and (anybody or self._is_of(name, client.name))]
 
     def _is_of(self, name: str, server: str) -> bool:
