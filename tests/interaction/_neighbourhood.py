@@ -68,6 +68,9 @@ class Neighbourhood:
             # What others do to this machine's two cores is not under test: no limit but the one that is asked for.
             configured[name] = {"command": command, "env": {MARK: self.mark}, "timeout_seconds": 300}
         configured["memory"]["env"]["MEMORY_FILE_PATH"] = str(self.folder / "memory.jsonl")
+        for name in BAD:
+            # That what failed is tried again has tests of its own; here the verdict is looked at when it stands.
+            configured[name]["reconnect"] = False
         configured["hanging"].update(hanging)
         return configured
 
