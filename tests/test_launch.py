@@ -149,7 +149,7 @@ def test_start_07_a_missing_interpreter_is_named(tmp_path: Path) -> None:
     assert "/no/such/python, which" in explained(program, FileNotFoundError(2, "x"))
     windows = script(tmp_path / "b", "#!/usr/bin/python3\r\nprint()\r\n")
     assert "carriage return" in explained(windows, FileNotFoundError(2, "x"))
-    assert "Exec format" in explained(script(tmp_path / "c", "print()\n"), OSError(8, "x"))
+    assert "bad interpreter" in explained(script(tmp_path / "c", "print()\n"), OSError(8, "x"))
 
 
 def test_start_08_a_folder_that_may_not_be_entered_is_not_blamed_on_the_command(tmp_path: Path) -> None:
@@ -226,6 +226,8 @@ def test_start_05_arguments_reach_the_program_behind_a_batch_file_unchanged(argu
     program = r"C:\Program Files (x86)\nodejs\npx.cmd"
     assert inner.startswith(r"C:\Program^ Files^ ^(x86^)\nodejs\npx.cmd")
     assert read.startswith(program)
+    if not any('"' in argument for argument in arguments):
+        assert list(_arguments(read[len(program) :])) == arguments
     # The batch file hands on what it was given (%*), which is read a second time on the way.
     assert list(_arguments(_read_by_cmd(read[len(program) :]))) == arguments
 

@@ -18,16 +18,20 @@ from openprogram_mcp.errors import ServerFailed
 from openprogram_mcp.testing import FakeServer, do
 from openprogram_mcp.transports import _process
 from openprogram_mcp.transports._launch import Launch, prepare_launch
-from openprogram_mcp.transports._process import start_process
+from openprogram_mcp.transports._process import ServerProcess, start_process
+from openprogram_mcp.transports._stderr import StderrLines
 from tests._processes import ENV, PYTHON, serving, started, talking
 from tests._strike import Strike, descriptors, run_interrupted_at, strike_every_step
 
 
 @pytest.fixture
 def fake() -> Iterator[FakeServer]:
+    """A fake of which neither a process nor a descriptor may be left."""
     fake = FakeServer(era="legacy")
+    before = descriptors()
     yield fake
     assert fake.kill_all() == []
+    assert descriptors() == before
 
 
 # How it ends.
@@ -159,13 +163,18 @@ async def test_a_child_that_left_the_group_and_holds_the_pipes_holds_up_nothing(
 
 
 async def test_stopping_twice_waits_for_the_first(fake: FakeServer) -> None:
+    left: list[list[int]] = []
     async with serving(fake.on_eof().on_signal("SIGTERM")) as process:
+
+        async def stop() -> None:
+            await process.stop(0.1)
+            left.append(fake.alive())
+
         async with trio.open_nursery() as nursery:
             for _ in range(3):
-                nursery.start_soon(process.stop, 0.1)
-            await process.stop(0.1)
-            assert fake.alive() == []
-        await process.stop(0.1)
+                nursery.start_soon(stop)
+        await stop()
+        assert left == [[]] * 4
         assert process.exit_way == "kill"
 
 
@@ -178,17 +187,51 @@ async def test_a_stop_in_a_cancelled_scope_is_a_whole_stop(fake: FakeServer) -> 
         assert fake.alive() == []
 
 
+async def test_a_process_is_watched_until_it_is_stopped_whatever_was_cancelled_around_it(fake: FakeServer) -> None:
+    async with trio.open_nursery() as nursery:
+        launch = prepare_launch("s", fake.command, ENV, None)
+        process = await start_process(nursery, "s", launch, mask=str, on_stderr=ignored)
+        nursery.cancel_scope.cancel()
+        await process.stop(5)
+    assert (process.exit_way, process.exit_code) == ("eof", 0)
+
+
+async def test_ctrl_c_falls_neither_into_a_start_nor_into_a_stop(
+    fake: FakeServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guarded = []
+
+    class Lines(StderrLines):
+        def __init__(self, *args: Any) -> None:
+            guarded.append(trio.lowlevel.currently_ki_protected())
+            super().__init__(*args)
+
+    def close(pipe: Any) -> None:
+        guarded.append(trio.lowlevel.currently_ki_protected())
+        pipe.close()
+
+    monkeypatch.setattr(_process, "StderrLines", Lines)
+    monkeypatch.setattr(ServerProcess, "_close", staticmethod(close))
+    async with serving(fake):
+        assert guarded == [True]
+    assert set(guarded) == {True}
+
+
 async def test_a_fault_within_the_stop_leaves_nothing_either(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(group: int) -> list[int]:
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(_process, "_group_members", fail)
-    before = descriptors()
+    pidfds = []
     with pytest.RaisesGroup(RuntimeError, flatten_subgroups=True, allow_unwrapped=True):
-        async with serving(fake.wrapped()) as process:
-            await process.stop(5)
-    assert fake.alive() == []
-    assert descriptors() == before
+        async with serving(fake.wrapped().on_eof().on_signal("SIGTERM")) as process:
+            pidfds = [os.pidfd_open(pid) for pid in fake.alive()]
+            await process.stop(0.1)
+    assert len(pidfds) == 2
+    for pidfd in pidfds:
+        with trio.fail_after(5):
+            await trio.lowlevel.wait_readable(pidfd)
+        os.close(pidfd)
 
 
 # Where the system gives less help.
@@ -236,7 +279,9 @@ import fcntl, signal, sys, termios
 fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 import trio
 from openprogram_mcp.transports._launch import prepare_launch
-from openprogram_mcp.transports._process import start_process
+from openprogram_mcp.transports._process import ServerProcess, start_process
+from openprogram_mcp.transports._stderr import StderrLines
+from openprogram_mcp.transports._stderr import StderrLines
 from openprogram_mcp.transports.stdio import StdioDispatcher
 
 async def nothing(*args):
