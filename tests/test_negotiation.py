@@ -98,6 +98,13 @@ async def test_a_server_that_boots_for_longer_than_the_probe_lasts_is_understood
     assert "notifications/cancelled" not in methods(fake), "the specification forbids to cancel either"
 
 
+async def test_a_question_that_is_no_longer_needed_is_not_withdrawn(autojump_clock: MockClock) -> None:
+    fake = FakeServer(era="modern").on("server/discover", do.sleep(5), do.standard()).on("initialize").tool("t")
+    async with session_with(fake) as session:
+        await session.list_all("tools")
+        assert methods(fake) == ["server/discover", "initialize", "tools/list"]
+
+
 @pytest.mark.parametrize("options", [{"era": MODERN}, {"known_era": MODERN}])
 async def test_a_server_known_to_be_modern_may_boot_for_as_long_as_it_needs(
     autojump_clock: MockClock, options: dict[str, Any]
