@@ -229,6 +229,7 @@ class _Attempt:
             raise self._gone()
         return self.ending
 
+    @trio.lowlevel.enable_ki_protection
     async def _with_process(self, nursery: trio.Nursery, slot: Slot) -> None:
         config = self.config
         self._enter("spawn")
