@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import trio
+from trio.testing import MockClock
 
 from openprogram_mcp import MCPManager
+from openprogram_mcp.client._lingering import Lingering
+from openprogram_mcp.errors import TimedOut
 from openprogram_mcp.testing import Call as Recorded
 from openprogram_mcp.testing import FakeServer, do
 from tests._living import managed
@@ -118,3 +121,86 @@ async def test_conc_02_two_hundred_calls_at_once_each_get_their_own_answer_whate
     assert texts == {number: str(number) for number in range(200)}
     answered = [record.facts["id"] for record in fake.records("end", method="tools/call")]
     assert answered != sorted(answered), "the answers came in another order than the questions"
+
+
+@pytest.mark.parametrize("how", ["its caller went away", "it timed out"])
+async def test_a_writing_call_that_was_given_up_is_not_overtaken_by_the_next_one(how: str) -> None:
+    # It takes a moment to stop, and says nothing when it has.
+    fake = FakeServer().tool("write", do.ignore_cancel(), do.wait("SIGUSR1"), do.sleep(0.1), do.note("stopped"))
+    fake.on_signal("SIGUSR1").tool("next")
+    async with managed({"f": fake.config()}) as manager:
+        await manager.started.wait()
+        if how == "it timed out":
+            with pytest.raises(TimedOut):
+                await manager.call_tool("f__write", timeout=1)
+        else:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(manager.call_tool, "f__write")
+                await fake.wait_for("begin", method="tools/call")
+                nursery.cancel_scope.cancel()
+        assert manager.server("f").in_flight == 1, "the server may still be at it"
+        fake.send_signal("SIGUSR1")
+        assert (await manager.call_tool("f__next")).text == "{}"
+        assert manager.server("f").in_flight == 0
+    (stopped,) = fake.records("note")
+    assert stopped.time < fake.calls("next")[0].began
+
+
+async def test_a_call_that_never_stops_keeps_the_next_one_waiting_for_a_moment_only() -> None:
+    fake = FakeServer().tool("write", do.ignore_cancel(), do.hang()).tool("next")
+    async with managed({"f": fake.config()}) as manager:
+        await manager.started.wait()
+        with pytest.raises(TimedOut):
+            await manager.call_tool("f__write", timeout=1.2)
+        began = trio.current_time()
+        await manager.call_tool("f__next")
+        assert 0.3 < trio.current_time() - began < 3
+
+
+async def test_a_reading_call_that_was_given_up_keeps_nobody_waiting() -> None:
+    fake = FakeServer().tool("read", do.ignore_cancel(), do.hang(), read_only=True).tool("next")
+    async with managed({"f": fake.config()}) as manager:
+        await manager.started.wait()
+        with pytest.raises(TimedOut):
+            await manager.call_tool("f__read", timeout=0.05)
+        assert manager.server("f").in_flight == 0
+
+
+async def test_a_turn_that_was_kept_does_not_outlive_its_connection(autojump_clock: MockClock) -> None:
+    released: list[float] = []
+    lingering = Lingering(lambda: released.append(trio.current_time()))
+    assert not lingering.keep(9), "nobody would give it back"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lingering.run)
+        await trio.testing.wait_all_tasks_blocked()
+        assert lingering.keep(9)
+        assert not lingering.keep(9), "there is one such turn at most"
+        await trio.sleep(1)
+        assert released == [0.5]
+        assert lingering.keep(9)
+        nursery.cancel_scope.cancel()
+    assert released == [0.5, 1.0]
+    assert not lingering.keep(9)
+
+
+async def test_a_restart_does_not_wait_for_a_call_that_was_given_up() -> None:
+    fake = FakeServer().tool("write", do.ignore_cancel(), do.hang()).tool("next")
+    async with managed({"f": fake.config()}) as manager:
+        await manager.started.wait()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(manager.call_tool, "f__write")
+            await fake.wait_for("begin", method="tools/call")
+            nursery.cancel_scope.cancel()
+        assert manager.server("f").in_flight == 1
+        await manager.restart("f")
+        assert manager.server("f").in_flight == 0
+        assert (await manager.call_tool("f__next")).text == "{}"
+
+
+async def test_the_next_call_never_waits_in_vain_for_one_that_was_given_up() -> None:
+    fake = FakeServer().tool("write", do.ignore_cancel(), do.hang()).tool("next")
+    async with managed({"f": fake.config(call_timeout_seconds=0.2)}) as manager:
+        await manager.started.wait()
+        with pytest.raises(TimedOut):
+            await manager.call_tool("f__write")
+        assert (await manager.call_tool("f__next")).text == "{}"

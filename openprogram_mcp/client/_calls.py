@@ -23,6 +23,7 @@ from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted,
 from ..masking import Masker
 from ..status import LastCall
 from ._connection import Connection, protocol
+from ._lingering import Lingering
 from ._turns import Turns
 
 __all__ = ["Call", "CallDesk", "OnProgress"]
@@ -75,7 +76,11 @@ class CallDesk:
     _permit: Callable[[str], None]
     _hasten: Callable[[], None] = lambda: None
     last: LastCall | None = None
+    lingering: Lingering = field(init=False)
     _tickets: count[int] = field(factory=count, init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.lingering = Lingering(self.turns.release)
 
     @trio.lowlevel.enable_ki_protection
     async def make(self, call: Call) -> AgentToolResult:
@@ -154,8 +159,10 @@ class CallDesk:
         """Send a call until its fate is known: again on the next connection while that can do no harm."""
         sdk, ticket, limits, sent = protocol(), next(self._tickets), self._limits(call), False
         while True:
+            serialize = self.config.serialize
+            alone = serialize == "all" or (serialize == "writes" and not call.tool.read_only)
             try:
-                connection = await self._turn(call, ticket, limits)
+                connection = await self._turn(call, ticket, limits, alone=alone)
             except (NotConnected, TimedOut) as error:
                 if not sent:
                     raise
@@ -179,15 +186,14 @@ class CallDesk:
                         raise self._gone(call) from None
                     sent = True
             finally:
-                self.turns.release()
+                if not (alone and request.unanswered and self.lingering.keep(limits.idle / 2)):
+                    self.turns.release()
 
     def _limits(self, call: Call) -> _Limits:
         idle = self.config.call_seconds if call.timeout is None else call.timeout
         return _Limits(idle, max(self.config.max_call, idle))
 
-    async def _turn(self, call: Call, ticket: int, limits: _Limits) -> Connection:
-        serialize = self.config.serialize
-        alone = serialize == "all" or (serialize == "writes" and not call.tool.read_only)
+    async def _turn(self, call: Call, ticket: int, limits: _Limits, *, alone: bool) -> Connection:
         connection = self.turns.acquire_nowait(alone=alone)
         if connection is not None:
             return connection
@@ -310,6 +316,11 @@ class _Request:
         """Whether the server may have got any of it."""
         queued = protocol().FateState.QUEUED
         return any(fate.state is not queued for fate in self._fates)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether the server has got it and has not answered, so that it may be at it still."""
+        return bool(self._fates) and self._fates[-1].state is protocol().FateState.WRITTEN
 
     @property
     def expired(self) -> str | None:

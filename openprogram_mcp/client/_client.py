@@ -384,6 +384,7 @@ class MCPClient:
         )
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._changes.follow, connection)
+            nursery.start_soon(self._desk.lingering.run)
             await self._woken.wait()
             nursery.cancel_scope.cancel()
         if self._wanted is None and not self._leaving:
