@@ -1,9 +1,9 @@
 """One server: its state, its request queue, and its connections, one after the other.
 
-The rooms inside: ``_client`` (the server's life), ``_connection`` (one connection of it), ``_backoff`` (when a lost one
-is tried again), ``_turns`` (whose call is next), ``_calls`` (what becomes of a call), ``_lingering`` (the turn of one
-that was given up), ``_changes`` (its tools, while they change), ``_gate`` (how many start at once), ``_protocol``
-(where the SDK is met).
+The rooms inside: ``_client`` (the server's life), ``_attempt`` (one connection of it, from the start of its process to
+the reaping), ``_connection`` (one that is up), ``_backoff`` (when a lost one is tried again), ``_turns`` (whose call is
+next), ``_calls`` (what becomes of a call), ``_lingering`` (the turn of one that was given up), ``_changes`` (its tools,
+while they change), ``_gate`` (how many start at once), ``_protocol`` (where the SDK is met).
 """
 
 from __future__ import annotations

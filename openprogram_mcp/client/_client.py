@@ -25,10 +25,11 @@ from ..masking import Masker
 from ..status import Phase, ServerState, ServerStatus, check_transition, rfc3339
 from ..transports._ownership import Instance
 from ..transports._process import ServerProcess
+from ._attempt import hold_connection
 from ._backoff import Backoff
 from ._calls import Call, CallDesk
 from ._changes import Changes
-from ._connection import Connection, Ending, Withdrawn, hold_connection
+from ._connection import Connection, Ending, Withdrawn
 from ._gate import StartGate
 from ._turns import Turns
 
