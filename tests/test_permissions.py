@@ -148,7 +148,7 @@ async def _ready(manager: MCPManager) -> dict[str, AgentTool]:
 
 def _obey(manager: MCPManager, rules: list[Any], default: Any) -> None:
     """Let other rules hold, as they do when the file is read anew."""
-    manager._follow(evolve(manager.document, permissions=tuple(rules), permission_default=default))
+    manager._edits.follow(evolve(manager.document, permissions=tuple(rules), permission_default=default))
 
 
 async def _runs(manager: MCPManager, held: AgentTool) -> dict[str, bool]:

@@ -1,22 +1,20 @@
 """The manager: what there is, the calls of tools, and the changes that people make.
 
-A façade over three rooms: the servers' lives (``_roster``), their tools under the names a model calls them by
-(``_offer``), and the configuration they follow (``_file``). Starts nothing itself: :func:`open_manager` runs it.
+A façade over the rooms behind it: the servers' lives (``_roster``), their tools under the names a model calls them by
+(``_offer``, ``_lookup``), and the changes of their configuration (``_edits``). Starts nothing itself:
+:func:`open_manager` runs it.
 """
 
 from __future__ import annotations
 
-import difflib
 import math
 import os
-import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from itertools import count
 from typing import Any, Final
 from uuid import uuid4
 
 import trio
-from attrs import evolve
 
 from ..adapter import (
     AgentTool,
@@ -24,36 +22,28 @@ from ..adapter import (
     OnUpdate,
     RemoteTool,
     error_result,
-    namespace_tool_name,
 )
 from ..client import Call, MCPClient, OnProgress
 from ..config import ConfigDocument, MCPServerConfig
 from ..errors import (
     InvalidArguments,
-    NotConnected,
     OpenProgramMCPError,
     ReadOnly,
-    ServerExists,
-    ServerFailed,
     TimedOut,
-    UnknownServer,
-    UnknownTool,
 )
-from ..events import ConfigChanged, EventBus, StartupComplete
-from ..permissions import Action, Permissions
+from ..events import EventBus, StartupComplete
+from ..permissions import Action
 from ..registry import ToolRegistry
 from ..status import ServerState, ServerStatus
 from ..transports._ownership import Instance
-from ._file import ConfigFile
+from ._edits import Edits
+from ._lookup import Lookup
 from ._offer import Offer
 from ._roster import Roster
 
 __all__ = ["MCPManager"]
 
-_PUT_AWAY_SECONDS: Final = 60.0
 _NEEDS_SIGN_IN: Final = frozenset({ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION})
-# A name that was cut, or was given a hash because of a collision, does not begin with its server's.
-_HASHED: Final = re.compile(r"_[0-9a-f]{8,40}__")
 
 
 class MCPManager:
@@ -79,24 +69,21 @@ class MCPManager:
         self.registry = registry if registry is not None else ToolRegistry()
         self.started = trio.Event()
         self.read_only = read_only
-        self._environ = os.environ if environ is None else environ
-        self._file = ConfigFile(document, saved, self._follow)
-        self._permissions = Permissions(document.permissions, document.permission_default)
+        environ = os.environ if environ is None else environ
         self._offer = Offer(self.registry, self._run_for_model, document.tool_names)
         self._roster = Roster(
             self.events,
             self._offer,
             document=lambda: self.document,
-            permissions=lambda: self._permissions,
-            prepare=self._prepare,
+            permissions=lambda: self._edits.permissions,
+            prepare=lambda client: self._edits.prepare(client),
             owner=owner,
-            environ=self._environ,
+            environ=environ,
             start_limit=document.start_limit,
             raise_internal=raise_internal,
         )
-        self._edits = trio.Lock()
-        # Being added, and not in the file yet.
-        self._unsaved: set[str] = set()
+        self._edits = Edits(document, self._roster, self.events, environ, saved=saved)
+        self._lookup = Lookup(self._offer, self._roster, lambda: self.document)
         living = [config for config in document.servers.values() if only is None or config.name in only]
         self._at_first = [config.name for config in living if config.enabled]
         for config in living:
@@ -107,7 +94,7 @@ class MCPManager:
     @property
     def document(self) -> ConfigDocument:
         """The configuration in force."""
-        return self._file.document
+        return self._edits.document
 
     @property
     def status_version(self) -> int:
@@ -126,7 +113,7 @@ class MCPManager:
         """
         row = self._roster.row(name)
         if row is None:
-            raise self._unknown(name)
+            raise self._roster.unknown(name)
         return row
 
     def config(self, name: str) -> MCPServerConfig:
@@ -153,8 +140,8 @@ class MCPManager:
 
     def action(self, tool: str) -> Action:
         """What the permissions say about a tool, by its full name: ``allow``, ``ask`` or ``deny``."""
-        found = self._known(tool)
-        return self._permissions.action(tool, "" if found is None else found.server or "")
+        found = self._lookup.known(tool)
+        return self._edits.permissions.action(tool, "" if found is None else found.server or "")
 
     async def wait_settled(self, name: str) -> ServerStatus:
         """Wait until a server is neither pending nor starting.
@@ -202,10 +189,10 @@ class MCPManager:
             ServerGone: The connection was lost; ``may_have_run`` says whether it may have had its effect.
         """
         given = dict(arguments or {})
-        found = await self._find(tool, timeout)
+        found = await self._lookup.find(tool, timeout)
         remote, client = self._offer.remote(found), self._roster.get(found.server or "")
         if remote is None or client is None:
-            self._permissions.check(found.name, found.server or "")
+            self._edits.permissions.check(found.name, found.server or "")
             return await _call_local(found, given, timeout, on_progress, call_id)
         return await client.call_tool(Call(remote, given, call_id or _call_id(), found.name, timeout, on_progress))
 
@@ -226,50 +213,6 @@ class MCPManager:
         except OpenProgramMCPError as error:
             said = f"{error.message}. {error.remedy or ''}".strip()
             return error_result(said, server=client.name, tool=remote.name, code=error.code, **error.extra())
-
-    async def _find(self, name: str, timeout: float | None) -> AgentTool:
-        found = self._known(name)
-        if found is not None:
-            return found
-        owners = self._possible_owners(name)
-        seconds = timeout
-        if seconds is None:
-            seconds = max((client.config.call_seconds for client in owners), default=0)
-        with trio.move_on_after(seconds):
-            for client in owners:
-                await client.settled()
-        found = self._known(name)
-        if found is not None:
-            return found
-        late = [client.name for client in owners if client.unsettled]
-        if late:
-            raise TimedOut(
-                f"no tool is called {name!r} yet; waited {seconds:g} s for what is starting: {', '.join(late)}",
-                budget="connect",
-                seconds=seconds,
-                remedy="Look at its status, and call again when it is connected.",
-            )
-        for client in self._roster:
-            if self._is_of(name, client.name) and client.state is not ServerState.CONNECTED:
-                raise client.not_connected()
-        for broken, error in self.document.broken.items():
-            if self._is_of(name, broken) and broken not in self._roster:
-                raise NotConnected(f"server {broken!r} is failed: {error.message}", remedy=error.remedy, server=broken)
-        near = difflib.get_close_matches(name, self.registry.names(), 3)
-        remedy = f"Did you mean {' or '.join(near)}?" if near else "List the tools to see their names."
-        raise UnknownTool(f"no tool is called {name!r}", remedy=remedy)
-
-    def _known(self, name: str) -> AgentTool | None:
-        """The tool of this name; one that is denied is not in the registry, but it is no unknown one either."""
-        return self.registry.get(name) or self._offer.known(name)
-
-    def _possible_owners(self, name: str) -> list[MCPClient]:
-        """The servers on their way that a name could belong to."""
-        anybody = _HASHED.search(name) is not None
-        return [client for client in self._roster if client.unsettled and (anybody or self._is_of(name, client.name))]
-
-    def _is_of(self, name: str, server: str) -> bool:
-        return name.startswith(namespace_tool_name(server, "", style=self._offer.style))
 
     # Changes.
 
@@ -319,34 +262,8 @@ class MCPManager:
             ServerFailed: It did not come up; nothing was saved.
         """
         self._refuse_if_read_only()
-        name = config.name
-        async with self._edits:
-            await self._file.reread()
-            if name in self._roster or name in {**self.document.servers, **self.document.broken}:
-                raise ServerExists(f"a server is called {name!r} already", remedy="Choose another name.", server=name)
-            client = self._roster.begin(self.document.with_server(config).servers[name])
-            self._unsaved.add(name)
-            kept = False
-            try:
-                status = await client.settled()
-                if status.status is ServerState.FAILED and not force:
-                    raise ServerFailed(
-                        status.error or "it did not come up",
-                        phase=status.phase or "internal",
-                        exit_code=status.exit_code,
-                        stderr=status.stderr,
-                        remedy=status.remedy,
-                        server=name,
-                    )
-                await self._save(lambda document: document.with_server(client.config), name)
-                kept = True
-            finally:
-                if not kept:
-                    with trio.CancelScope(shield=True, deadline=trio.current_time() + _PUT_AWAY_SECONDS):
-                        client.leave()
-                        await client.ended.wait()
-                self._unsaved.discard(name)
-        return self.server(name)
+        await self._edits.add(config, force=force)
+        return self.server(config.name)
 
     async def remove(self, name: str) -> None:
         """Remove a server: from the file, then its process.
@@ -355,34 +272,11 @@ class MCPManager:
             UnknownServer: None is configured by this name.
         """
         self._refuse_if_read_only()
-        async with self._edits:
-            client = self._roster.get(name)
-            if client is None and name not in self.document.broken:
-                raise self._unknown(name)
-            await self._save(lambda document: document.without_server(name), name)
-            if client is not None:
-                client.leave()
-                await client.ended.wait()
+        await self._edits.remove(name)
 
     async def _switch(self, name: str, *, enabled: bool) -> ServerStatus:
-        client = self._editable_client(name)
-        async with self._edits:
-
-            def switched(document: ConfigDocument) -> ConfigDocument:
-                if name not in document.servers:
-                    raise document.broken.get(name) or self._unknown(name)
-                return document.with_server(evolve(document.servers[name], enabled=enabled))
-
-            document = await self._save(switched, name)
-            client.configure(document.servers[name])
+        await self._edits.switch(self._editable_client(name), enabled=enabled)
         return await self.wait_settled(name)
-
-    async def _save(self, change: Callable[[ConfigDocument], ConfigDocument], *changed: str) -> ConfigDocument:
-        document = await self._file.edit(change)
-        self._obey(document)
-        if self._file.saved:
-            self.events.publish(ConfigChanged(revision=document.revision, changed=changed))
-        return document
 
     def _editable_client(self, name: str) -> MCPClient:
         self._refuse_if_read_only()
@@ -395,13 +289,8 @@ class MCPManager:
     def _client(self, name: str) -> MCPClient:
         client = self._roster.get(name)
         if client is None:
-            raise self._unknown(name)
+            raise self._roster.unknown(name)
         return client
-
-    def _unknown(self, name: str) -> UnknownServer:
-        near = difflib.get_close_matches(name, self._roster.order(), 1)
-        remedy = f"Did you mean {near[0]!r}?" if near else "List the servers to see their names."
-        return UnknownServer(f"no server is called {name!r}", remedy=remedy, server=name)
 
     # Its life, for open_manager alone.
 
@@ -435,35 +324,6 @@ class MCPManager:
             cancelled=(*gone, *down),
             needs_auth=tuple(row.name for row in rows if row.status in _NEEDS_SIGN_IN),
         )
-
-    async def _prepare(self, client: MCPClient) -> MCPServerConfig | None:
-        """The configuration that a start is to be made by: what the file says at this moment, expanded.
-
-        Servers may wait for their turn to start, and the file may change meanwhile: one that was deleted or disabled is
-        not started.
-        """
-        await self._file.reread()
-        if client.leaving or not client.config.enabled:
-            return None
-        return client.config.expand(self._environ, base=self.document.path.parent)
-
-    def _obey(self, document: ConfigDocument) -> None:
-        """Let the permissions of the file hold from now on."""
-        permissions = Permissions(document.permissions, document.permission_default)
-        if permissions != self._permissions:
-            self._permissions = permissions
-            self._roster.offer_anew()
-
-    def _follow(self, document: ConfigDocument) -> None:
-        """Obey what was deleted from the file, switched off in it, or changed for a server whose turn has not come."""
-        self._obey(document)
-        for client in self._roster:
-            config = document.servers.get(client.name)
-            if config is None:
-                if client.name not in document.broken and client.name not in self._unsaved:
-                    client.leave()
-            elif client.state is ServerState.PENDING or not config.enabled:
-                client.configure(config)
 
 
 async def _call_local(

@@ -6,6 +6,7 @@ configuration: it is told which servers there are, and asks what else the file s
 
 from __future__ import annotations
 
+import difflib
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
@@ -14,7 +15,7 @@ from attrs import evolve
 
 from ..client import MCPClient, StartGate
 from ..config import ConfigDocument, MCPServerConfig
-from ..errors import NotConnected
+from ..errors import NotConnected, UnknownServer
 from ..events import EventBus, StatusChanged, ToolsChanged
 from ..permissions import Permissions
 from ..status import ServerState, ServerStatus
@@ -102,6 +103,12 @@ class Roster:
             phase="config",
             remedy=error.remedy or "Correct the entry in the configuration file.",
         )
+
+    def unknown(self, name: str) -> UnknownServer:
+        """That there is none of this name, with the one that was probably meant."""
+        near = difflib.get_close_matches(name, self.order(), 1)
+        remedy = f"Did you mean {near[0]!r}?" if near else "List the servers to see their names."
+        return UnknownServer(f"no server is called {name!r}", remedy=remedy, server=name)
 
     # Their lives.
 
