@@ -15,6 +15,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from openprogram_mcp import MCPManager, MCPServerConfig, ServerState, ToolRegistry, open_manager
 from openprogram_mcp.adapter import parse_tools
+from openprogram_mcp.client import MCPClient
 from openprogram_mcp.config import ConfigDocument, load_document, save_document
 from openprogram_mcp.errors import (
     ConfigError,
@@ -559,6 +560,47 @@ async def test_an_entry_that_was_broken_by_hand_leaves_the_running_server_and_is
         row = manager.server("a")
         assert row.ready
         assert "servers.a.command" in (row.config_error or "")
+
+
+async def test_a_server_that_is_tried_again_by_itself_follows_what_the_file_says_by_then(file: Path) -> None:
+    broken, mended = FakeServer().on_start(do.exit(3)), FakeServer()
+    reconnect = {"initial_seconds": 0.05, "max_seconds": 0.05}
+    write(file, {"a": broken.config(reconnect=reconnect)})
+    async with managed() as manager:
+        await started(manager)
+        assert manager.server("a").status is _S.FAILED
+        write(file, {"a": mended.config(reconnect=reconnect)})
+        await until(manager, "a", _S.CONNECTED)
+        assert mended.starts == 1
+
+
+async def test_what_was_changed_by_hand_touches_neither_who_runs_nor_who_was_not_changed(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    configured: list[str] = []
+
+    def configure(client: MCPClient, config: MCPServerConfig) -> None:
+        configured.append(client.name)
+
+    runs, failed, other = FakeServer(), FakeServer().on_start(do.exit(3)), FakeServer()
+    servers = {"runs": runs.config(), "failed": failed.config(reconnect=False), "other": other.config()}
+    write(file, servers)
+    async with managed() as manager:
+        await started(manager)
+        monkeypatch.setattr(MCPClient, "configure", configure)
+        write(file, {**servers, "runs": runs.config(description="x"), "other": other.config(description="y")})
+        await manager.restart("other")
+        assert configured == ["other"]
+
+
+async def test_a_server_that_was_taken_down_is_connected_as_the_file_says_by_then(file: Path) -> None:
+    first, second = FakeServer(), FakeServer(version="2")
+    write(file, {"a": first.config()})
+    async with managed() as manager:
+        await started(manager)
+        await manager.disconnect("a")
+        write(file, {"a": second.config()})
+        assert (await manager.connect("a")).server_info == {"name": "fake", "version": "2"}
 
 
 async def test_a_restart_follows_what_the_file_says_now(file: Path) -> None:

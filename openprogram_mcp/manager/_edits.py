@@ -26,6 +26,11 @@ __all__ = ["Edits"]
 # One that is put away bounds itself, and this bounds the wait for it.
 _PUT_AWAY_SECONDS: Final = 60.0
 
+# The next start of one in these states is made by what the file says then; one that starts or runs is left as it is.
+_BEFORE_A_START: Final = frozenset(
+    {ServerState.PENDING, ServerState.RECONNECTING, ServerState.FAILED, ServerState.DISCONNECTED}
+)
+
 
 class Edits:
     """The changes of one manager's configuration. ``permissions`` are those in force.
@@ -150,14 +155,14 @@ class Edits:
         return client.config.expand(self._environ, base=self.document.path.parent)
 
     def follow(self, document: ConfigDocument) -> None:
-        """Obey what was deleted from the file, switched off in it, or changed for a server whose turn has not come."""
+        """Obey what was deleted from the file, switched off in it, or changed for a server that waits for its start."""
         self._obey(document)
         for client in self._roster:
             config = document.servers.get(client.name)
             if config is None:
                 if client.name not in document.broken and client.name not in self._unsaved:
                     client.leave()
-            elif client.state is ServerState.PENDING or not config.enabled:
+            elif config != client.config and (client.state in _BEFORE_A_START or not config.enabled):
                 client.configure(config)
 
     def _obey(self, document: ConfigDocument) -> None:
