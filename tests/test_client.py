@@ -90,6 +90,22 @@ OUTCOMES: dict[str, dict[str, ServerState | str]] = {
         "enable": _S.FAILED,
         "leave": _S.DISCONNECTED,
     },
+    "failed, and tried again later": {
+        "connect": _S.CONNECTED,
+        "disconnect": _S.DISCONNECTED,
+        "restart": _S.CONNECTED,
+        "disable": _S.DISABLED,
+        "enable": _S.FAILED,
+        "leave": _S.DISCONNECTED,
+    },
+    "reconnecting": {
+        "connect": _S.CONNECTED,
+        "disconnect": _S.DISCONNECTED,
+        "restart": _S.CONNECTED,
+        "disable": _S.DISABLED,
+        "enable": _S.RECONNECTING,
+        "leave": _S.DISCONNECTED,
+    },
     "disconnected": {
         "connect": _S.CONNECTED,
         "disconnect": _S.DISCONNECTED,
@@ -123,8 +139,12 @@ async def _in_state(state: str, folder: Path) -> AsyncIterator[tuple[Living, Fak
             case "starting":
                 fake.on_signal("SIGUSR1")
                 fake.on("initialize", do.turns([do.wait("SIGUSR1"), do.standard()], [do.standard()], file=again))
-            case "failed":
+            case "failed" | "failed, and tried again later":
+                options["reconnect"] = False if state == "failed" else {"initial_seconds": 60}
                 fake.on_start(do.turns([do.exit(3)], [do.exit(3)], [], file=again))
+            case "reconnecting":
+                options["reconnect"] = {"initial_seconds": 60}
+                fake.tool("die", do.die())
             case "being stopped":
                 fake.on_eof()
         held = await stack.enter_async_context(gate.slot())
@@ -135,6 +155,11 @@ async def _in_state(state: str, folder: Path) -> AsyncIterator[tuple[Living, Fak
                 case "starting":
                     await fake.wait_for("received", method="initialize")
                     life.go_on = lambda: fake.send_signal("SIGUSR1")
+                case "reconnecting":
+                    await life.settled()
+                    with pytest.raises(ServerGone):
+                        await life.call("die")
+                    await life.until(_S.RECONNECTING)
                 case "disconnected":
                     await life.settled()
                     life.client.disconnect()
