@@ -69,3 +69,33 @@ async def test_proto_08_the_status_says_what_became_of_the_last_call() -> None:
         assert row.exit_code == 7
         assert row.last_call is not None
         assert row.last_call.outcome == "unknown"
+
+
+async def test_proto_04_a_server_that_the_probe_kills_is_started_again_the_old_way_and_that_is_remembered() -> None:
+    fake = FakeServer(era="legacy").on("server/discover", do.exit(1)).tool("t")
+    async with hosting({"f": fake}) as manager:
+        assert (await manager.call_tool("f__t")).text == "{}"
+        assert fake.starts == 2
+        row = await manager.restart("f")
+        assert (row.protocol_version, fake.starts) == ("2025-11-25", 3)
+        assert len(fake.received("server/discover")) == 1
+
+
+async def test_proto_04_what_is_remembered_wrongly_is_found_out_at_the_next_start() -> None:
+    fake = FakeServer(era="legacy").tool("t")
+    async with hosting({"f": fake}) as manager:
+        assert manager.server("f").protocol_version == "2025-11-25"
+        fake.era = "modern"
+        fake.tool("u")
+        row = await manager.restart("f")
+        assert (row.protocol_version, row.tools) == ("2026-07-28", ("f__t", "f__u"))
+
+
+async def test_proto_03_a_version_that_nobody_knows_fails_the_server_in_plain_words() -> None:
+    fake = FakeServer(era="legacy").on("initialize", do.standard({"protocolVersion": "2099-01-01"}))
+    async with hosting({"f": fake}) as manager:
+        row = manager.server("f")
+        assert row.phase == "initialize"
+        assert row.error == "it wants to speak protocol revision '2099-01-01', which this client does not know"
+        assert "2025-11-25 or 2026-07-28" in (row.remedy or "")
+        assert fake.alive() == []
