@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 import trio
@@ -27,11 +28,11 @@ from ._connection import (
     Watcher,
     Withdrawn,
     is_closed,
-    is_refusal,
     leaves,
     protocol,
 )
 from ._gate import Slot, StartGate
+from ._listening import Listening
 
 __all__ = ["hold_connection"]
 
@@ -98,7 +99,6 @@ class _Attempt:
     process: ServerProcess | None = None
     limit: trio.CancelScope = field(factory=trio.CancelScope)
     gone: bool = False
-    listens_late: bool = False
     ending: Ending = field(factory=Ending)
 
     async def run(self) -> Ending:
@@ -173,11 +173,12 @@ class _Attempt:
             self._enter("list_tools")
             async with trio.open_nursery() as nursery:
                 # A change that comes between the reading and the listening would be missed, so listening comes first.
-                agreed = trio.Event()
-                nursery.start_soon(self._listen, session, agreed)
-                with trio.move_on_after(_LISTEN_SECONDS):
-                    await agreed.wait()
-                self.listens_late = not agreed.is_set()
+                listening = Listening(partial(session.listen, _heard_by_hook), self._missed, self._log)
+                if session.wants_listener:
+                    nursery.start_soon(listening.run)
+                    with trio.move_on_after(_LISTEN_SECONDS):
+                        await listening.settled.wait()
+                    listening.late = not listening.agreed
                 await self._read_tools(connection)
                 slot.give_back()
                 self.limit.deadline = float("inf")
@@ -205,23 +206,13 @@ class _Attempt:
                 server=self.config.name,
             ) from error
 
-    async def _listen(self, session: Any, agreed: trio.Event) -> None:
-        """Listen for changes of the lists, where the server's era wants to be asked for them, until that ends."""
+    async def _missed(self) -> None:
+        """What has changed while nobody listened was not told."""
+        for kind in ("tools", "resources", "prompts"):
+            await self.watcher.list_changed(kind)
 
-        async def listening() -> None:
-            if self.listens_late:
-                # What has changed since the tools were read was not told.
-                await self.watcher.list_changed("tools")
-            agreed.set()
-
-        try:
-            await session.listen(self.watcher.list_changed, listening)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            self.watcher.log("debug", None, "the server does not tell changes of its lists")
-        finally:
-            agreed.set()
+    def _log(self, level: str, text: str) -> None:
+        self.watcher.log(level, None, text)
 
     async def _give_up_on_exit(self, process: ServerProcess, scope: trio.CancelScope) -> None:
         """Do not wait for the answer of a process that is gone, though a child of it still holds its output open."""
@@ -298,6 +289,10 @@ class _Attempt:
             remedy=None if remedy is None else self.watcher.mask(remedy),
             server=self.config.name,
         )
+
+
+async def _heard_by_hook(_kind: object) -> None:
+    """The hook of the session hears every change as well, whatever the era; told twice, a list would be read twice."""
 
 
 def _exited(code: int) -> str:

@@ -1,77 +1,137 @@
-"""Keeping a connection's list of tools as the server has it, while the server changes it.
+"""Keeping one list of a server as the server has it, while the server changes it.
 
-Owns when the list is read anew: after the server has said that it has changed, one reading after the other, and slower
-the more it changes. A reading that fails leaves the old list where it is, and is repeated.
+Owns when the list is read anew: after the server has said that it has changed, or when it was used and had grown old;
+one reading after the other, and slower the more it changes. A reading that fails leaves the old list where it is, and
+is repeated.
 
-MCP specification: server/tools, "List Changed Notification"; basic/patterns/subscriptions (2026-07-28).
+MCP specification: server/tools, "List Changed Notification"; basic/patterns/subscriptions and server/utilities/caching
+(2026-07-28).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final
 
 import trio
 from attrs import define, field
 
 from ._connection import Connection, is_closed, is_refusal
+from ._pace import Pace
 
 __all__ = ["Changes"]
 
-_FIRST_PAUSE_SECONDS: Final = 0.1
-_LONGEST_PAUSE_SECONDS: Final = 30.0
+# A list that is read with pauses of this length changes all the time, and people are told so.
+_NOISY_SECONDS: Final = 3.0
+
+
+async def _read_tools(connection: Connection) -> None:
+    await connection.read_tools()
 
 
 @define(eq=False)
 class Changes:
-    """The changes of the lists of one server.
+    """The changes of one list of one server.
 
     Args:
-        taken: Told when a connection's tools were read anew.
+        taken: Told when the list was read anew.
         log: Told, by level and text, what went wrong.
         seconds: Gives the limit of one reading.
+        read: Reads it.
+        what: What it is a list of.
+        noted: Told when there is another warning, or one less.
     """
 
     _taken: Callable[[Connection], None]
     _log: Callable[[str, str], None]
     _seconds: Callable[[], float]
-    _told: trio.Event = field(factory=trio.Event, init=False)
+    _read: Callable[[Connection], Awaitable[None]] = _read_tools
+    _what: str = "tools"
+    _noted: Callable[[], None] = lambda: None
+    _pace: Pace = field(factory=Pace, init=False)
+    _one: trio.Lock = field(factory=trio.Lock, init=False)
+    _begun: int = field(default=0, init=False)
+    _done: tuple[Connection | None, int] = field(default=(None, 0), init=False)
+    _failing: bool = field(default=False, init=False)
+    _noisy_until: float = field(default=0.0, init=False)
 
     def told(self) -> None:
-        """The server has said that its tools have changed."""
-        self._told.set()
+        """The server has said that the list has changed, or it is too old for somebody who wants to use it."""
+        self._pace.tell()
+
+    @property
+    def outdated(self) -> bool:
+        """Whether the list is known to be another one by now."""
+        return self._pace.pending
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What is wrong with the list, in sentences."""
+        found = []
+        if self._failing:
+            found.append(f"its list of {self._what} could not be read anew; what is offered may be out of date")
+        if trio.current_time() < self._noisy_until:
+            found.append(f"its list of {self._what} changes all the time; it is read anew now and then only")
+        return tuple(found)
 
     async def follow(self, connection: Connection) -> None:
-        """Read the tools anew whenever the server says that they have changed, for ever."""
-        pause = 0.0
-        while True:
-            with trio.move_on_after(pause) as quiet:
-                await self._told.wait()
-            if quiet.cancelled_caught:
-                # Nothing came for as long as the last pause was: the next change is read at once again.
-                pause = 0.0
-                await self._told.wait()
-            else:
-                await trio.sleep_until(quiet.deadline)
-            # Replaced before the reading: a change that comes meanwhile leads to another one.
-            self._told = trio.Event()
-            if not await self.read(connection):
-                self._told.set()
-            pause = min(max(2 * pause, _FIRST_PAUSE_SECONDS), _LONGEST_PAUSE_SECONDS)
+        """Read the list anew whenever the server says that it has changed, for ever."""
+        try:
+            while True:
+                await self._pace.next()
+                if not await self.read(connection):
+                    self._pace.tell()
+                elif self._pace.pause > _NOISY_SECONDS:
+                    self._is_noisy()
+        finally:
+            # The next connection begins with a list that was just read, and with no history.
+            self._pace.reset()
+            self._failing, self._noisy_until = False, 0.0
 
     async def read(self, connection: Connection) -> bool:
-        """Read the tools anew; says whether that went well."""
+        """Read the list anew; says whether that went well."""
         try:
             with trio.move_on_after(self._seconds()) as limit:
-                await connection.read_tools()
+                await self.read_or_raise(connection)
         except Exception as error:
             if not is_refusal(error):
                 raise
             if not is_closed(error):
-                self._log("warning", "its tools could not be read anew; the old list stays")
+                self._log("warning", f"its {self._what} could not be read anew; the old list stays")
+                self._fails(True)
             return False
         if limit.cancelled_caught:
-            self._log("warning", "reading its tools anew took too long; the old list stays")
+            self._log("warning", f"reading its {self._what} anew took too long; the old list stays")
+            self._fails(True)
             return False
-        self._taken(connection)
         return True
+
+    async def read_or_raise(self, connection: Connection) -> None:
+        """Read the list anew, or share a reading that has begun since this was asked. The caller bounds it.
+
+        Raises:
+            MCPError: The server refused, or the connection ended.
+        """
+        asked = self._begun
+        async with self._one:
+            read_from, number = self._done
+            if read_from is connection and number > asked:
+                return
+            self._begun += 1
+            number = self._begun
+            await self._read(connection)
+            self._done = connection, number
+        self._fails(False)
+        self._taken(connection)
+
+    def _fails(self, failing: bool) -> None:
+        if failing is not self._failing:
+            self._failing = failing
+            self._noted()
+
+    def _is_noisy(self) -> None:
+        known = trio.current_time() < self._noisy_until
+        # Until it has been quiet for as long as makes the pause short again.
+        self._noisy_until = trio.current_time() + 2 * self._pace.pause
+        if not known:
+            self._noted()

@@ -7,6 +7,7 @@ MCP specification: server/tools.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from functools import cache
@@ -93,6 +94,7 @@ class Connection:
         process: The server's process.
         tools: What the server offers, by its own names, filtered by the configuration.
         warnings: What was wrong with it, without stopping it.
+        tools_fresh_until: Until when the list of tools may be used without being read anew, by Trio's clock.
     """
 
     generation: int
@@ -101,6 +103,7 @@ class Connection:
     _config: MCPServerConfig
     tools: Mapping[str, RemoteTool] = field(factory=dict, init=False)
     warnings: tuple[str, ...] = field(default=(), init=False)
+    tools_fresh_until: float = field(default=math.inf, init=False)
     _retired: trio.Event = field(factory=trio.Event, init=False)
 
     def retire(self) -> None:
@@ -116,9 +119,14 @@ class Connection:
         """Read the whole list of tools anew; what was offered before stays until the new list is complete."""
         if not self.session.offers("tools"):
             return
+        asked_at = trio.current_time()
         page = await self.session.list_all("tools")
-        tools, warnings = parse_tools(page.items)
-        self.tools = {tool.name: tool for tool in tools if _offered(self._config, tool.name)}
+        parsed, warnings = parse_tools(page.items)
+        tools = {tool.name: tool for tool in parsed if _offered(self._config, tool.name)}
+        if tools != self.tools:
+            # The same object tells its owner that nothing has changed.
+            self.tools = tools
+        self.tools_fresh_until = asked_at + page.fresh_seconds
         self.warnings = (*self.session.warnings, *page.warnings, *warnings)[:_MAX_WARNINGS]
 
     async def until_lost(self, closed: trio.Event) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Final
 import trio
 from mcp.client.subscriptions import ListenNotSupportedError, SubscriptionLost
 from mcp.shared.exceptions import MCPError
+from mcp_types import METHOD_NOT_FOUND
 from pydantic import ValidationError
 
 from ..config import MCPServerConfig
@@ -18,12 +19,14 @@ from ..transports.stdio import ConnectionClosed, Fate, FateState, RequestOptions
 from ..transports.wire import Noise
 
 __all__ = [
+    "METHOD_NOT_FOUND",
     "REFUSALS",
     "BrokenAnswer",
     "ClosedWhileProbing",
     "ConnectionClosed",
     "Fate",
     "FateState",
+    "ListenNotSupportedError",
     "MCPError",
     "RequestOptions",
     "open_stdio",

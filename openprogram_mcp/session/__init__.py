@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final, Literal, cast
 
@@ -43,6 +44,7 @@ __all__ = [
     "ClosedWhileProbing",
     "Era",
     "ListKind",
+    "ListName",
     "Page",
     "Session",
     "SessionHooks",
@@ -52,17 +54,26 @@ __all__ = [
 logger = logging.getLogger(__name__)
 
 ListKind = Literal["tools", "resources", "prompts"]
+"""What a server advertises, and tells the changes of."""
+
+ListName = Literal["tools", "resources", "resource_templates", "prompts"]
+"""What it can be asked a list of."""
 
 _MAX_PAGES: Final = 1000
 _MAX_EMPTY_PAGES: Final = 10
 _MAX_ITEMS: Final = 100_000
 _MAX_INPUT_ROUNDS: Final = 10
 _STATE_ONLY_WAIT_SECONDS: Final = (0.05, 0.1, 0.2, 0.25)
-_LIST_METHODS: Final[Mapping[ListKind, str]] = {
-    "tools": "tools/list",
-    "resources": "resources/list",
-    "prompts": "prompts/list",
+_KINDS: Final[tuple[ListKind, ...]] = ("tools", "resources", "prompts")
+_LISTS: Final[Mapping[ListName, tuple[ListKind, str, str]]] = {
+    "tools": ("tools", "tools/list", "tools"),
+    "resources": ("resources", "resources/list", "resources"),
+    "resource_templates": ("resources", "resources/templates/list", "resourceTemplates"),
+    "prompts": ("prompts", "prompts/list", "prompts"),
 }
+"""Of each list: who advertises it, how it is asked for, and the key that it stands under."""
+
+_LONGEST_TTL_SECONDS: Final = 24 * 3600.0
 _LOG_LEVEL: Final = "info"
 _NOT_OFFERED: Final = frozenset({"sampling/createMessage", "elicitation/create", "roots/list"})
 """What a server may ask of a client that says so. We do not, and the SDK would answer with a code of its own."""
@@ -98,10 +109,14 @@ class SessionHooks:
 
 @frozen
 class Page:
-    """A whole list, all its pages together, and what was wrong with them."""
+    """A whole list, all its pages together, and what was wrong with them.
+
+    ``fresh_seconds`` is how long it may be used without being read again, counted from the moment it was asked for.
+    """
 
     items: list[Any]
     warnings: tuple[str, ...] = ()
+    fresh_seconds: float = 0.0
 
 
 @define(eq=False)
@@ -139,7 +154,18 @@ class Session:
         capabilities = self._client.server_capabilities
         return capabilities is not None and getattr(capabilities, kind) is not None
 
-    async def list_all(self, kind: ListKind) -> Page:
+    @property
+    def can_subscribe(self) -> bool:
+        """Whether the server says that it tells changes of single resources."""
+        resources = getattr(self._client.server_capabilities, "resources", None)
+        return bool(getattr(resources, "subscribe", False))
+
+    @property
+    def can_complete(self) -> bool:
+        """Whether the server says that it completes arguments."""
+        return getattr(self._client.server_capabilities, "completions", None) is not None
+
+    async def list_all(self, name: ListName) -> Page:
         """Every page of a list.
 
         Ends, with a warning, at a cursor that came before, and at limits that no honest server meets.
@@ -148,7 +174,8 @@ class Session:
             BrokenAnswer: The first answer holds no list.
             MCPError: The server refused, or the connection ended.
         """
-        method = _LIST_METHODS[kind]
+        kind, method, key = _LISTS[name]
+        fresh = math.inf
         items: list[Any] = []
         warnings: list[str] = []
         cursors: set[str] = set()
@@ -157,13 +184,14 @@ class Session:
         for _ in range(_MAX_PAGES):
             params = {} if cursor is None else {"cursor": cursor}
             raw = await self._request(method, params)
-            found = raw.get(kind)
+            found = raw.get(key)
             if raw.get("resultType", "complete") != "complete" or not isinstance(found, list):
                 if cursor is None:
-                    raise BrokenAnswer(f"its answer to {method} holds no list of {kind}")
-                warnings.append(f"a page of {method} held no list of {kind}; what came so far is used")
+                    raise BrokenAnswer(f"its answer to {method} holds no list of {_said(name)}")
+                warnings.append(f"a page of {method} held no list of {_said(name)}; what came so far is used")
                 break
             items.extend(found)
+            fresh = min(fresh, self._fresh_seconds(kind, raw))
             empty = 0 if found else empty + 1
             cursor = raw.get("nextCursor")
             if not isinstance(cursor, str):
@@ -174,7 +202,39 @@ class Session:
             cursors.add(cursor)
         else:
             warnings.append(f"{method} has more than {_MAX_PAGES} pages; the rest was left out")
-        return Page(items, tuple(warnings))
+        return Page(items, tuple(warnings), fresh)
+
+    def _fresh_seconds(self, kind: ListKind, raw: Mapping[str, Any]) -> float:
+        """How long a page may be used (specification: server/utilities/caching).
+
+        2026-07-28 has ``ttlMs``; where it is missing or is no length of time, the page is stale at once. Before, a list
+        holds until the server tells that it has changed; tools do so even where it does not say that it would.
+        """
+        if self.era == "legacy":
+            return math.inf if kind == "tools" or self._tells(kind) else 0.0
+        ttl = raw.get("ttlMs")
+        if isinstance(ttl, bool) or not isinstance(ttl, (int, float)) or not ttl > 0:
+            return 0.0
+        return min(ttl, _LONGEST_TTL_SECONDS * 1000) / 1000
+
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """A request that has no method of its own here, and its result as the server sent it.
+
+        Rounds in which the server asks for input are played here. The caller bounds it.
+
+        Raises:
+            BrokenAnswer: What it answered is against the protocol.
+            MCPError: The server answered with an error.
+            ConnectionClosed: The connection ended first.
+        """
+
+        async def send(given: Mapping[str, Any]) -> dict[str, Any]:
+            return await self._request(method, given)
+
+        raw = await send(params)
+        if raw.get("resultType") == "input_required" and self.era != "legacy":
+            return await self._play_input_rounds(params, send, raw)
+        return raw
 
     async def call_tool(
         self,
@@ -203,7 +263,7 @@ class Session:
         params: dict[str, Any] = {"name": name, "arguments": arguments}
         raw = await self._call(params, options, relist)
         if raw.get("resultType") == "input_required" and self.era != "legacy":
-            return await self._play_input_rounds(params, options, relist, raw)
+            return await self._play_input_rounds(params, lambda given: self._call(given, options, relist), raw)
         return raw
 
     async def _call(
@@ -227,8 +287,7 @@ class Session:
     async def _play_input_rounds(
         self,
         params: Mapping[str, Any],
-        options: Callable[[], RequestOptions],
-        relist: Callable[[], Awaitable[None]] | None,
+        send: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]],
         raw: dict[str, Any],
     ) -> dict[str, Any]:
         waits = 0
@@ -247,7 +306,7 @@ class Session:
                 waits += 1
             if asked.request_state is not None:
                 again["requestState"] = asked.request_state
-            raw = await self._call(again, options, relist)
+            raw = await send(again)
             if raw.get("resultType") != "input_required":
                 return raw
         raise BrokenAnswer(f"it has asked for input more than {_MAX_INPUT_ROUNDS} times")
@@ -284,14 +343,26 @@ class Session:
         if self.era == "legacy":
             await self.dispatcher.send_raw_request("ping", None, None)
 
+    @property
+    def wants_listener(self) -> bool:
+        """Whether the server tells changes of its lists, and only to those who listen."""
+        return self.era != "legacy" and any(self._tells(kind) for kind in _KINDS)
+
     async def listen(
-        self, changed: Callable[[ListKind], Awaitable[None]], listening: Callable[[], Awaitable[None]] = _nobody
+        self,
+        changed: Callable[[ListKind], Awaitable[None]] = _nobody,
+        listening: Callable[[], Awaitable[None]] = _nobody,
+        *,
+        uris: Sequence[str] = (),
     ) -> None:
         """Listen for changes, where the server's era wants to be asked for them, until the stream ends.
 
+        The hooks of the session are told what comes as well, whatever the era.
+
         Args:
-            changed: Told each change.
-            listening: Told when the server has agreed. What has changed before that is not told.
+            changed: Told each change of a list.
+            listening: Told when the server has agreed to tell some of it. What has changed before that is not told.
+            uris: Listen for changes of these resources, in place of changes of the lists.
 
         Raises:
             MCPError: The server refused, or the connection ended.
@@ -299,13 +370,19 @@ class Session:
         """
         if self.era == "legacy":
             return
-        tools, resources, prompts = (self._tells(kind) for kind in _LIST_METHODS)
-        if not (tools or resources or prompts):
+        tools, resources, prompts = (not uris and self._tells(kind) for kind in _KINDS)
+        if not (tools or resources or prompts or uris):
             return
-        kinds: dict[str, ListKind] = {f"{kind.title()}ListChanged": kind for kind in _LIST_METHODS}
+        kinds: dict[str, ListKind] = {f"{kind.title()}ListChanged": kind for kind in _KINDS}
         async with listen(
-            self._client, tools_list_changed=tools, resources_list_changed=resources, prompts_list_changed=prompts
+            self._client,
+            tools_list_changed=tools,
+            resources_list_changed=resources,
+            prompts_list_changed=prompts,
+            resource_subscriptions=uris,
         ) as events:
+            if not any(events.honored.model_dump().values()):
+                return
             await listening()
             async for event in events:
                 kind = kinds.get(type(event).__name__)
@@ -403,6 +480,10 @@ class _Sieve(Dispatcher[Any]):
             return await on_request(context, method, params)
 
         await self._dispatcher.run(offered, on_notify, on_notify_intercept, task_status=task_status)
+
+
+def _said(name: ListName) -> str:
+    return name.replace("_", " ")
 
 
 def _json_text(value: Any) -> str:

@@ -11,6 +11,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from openprogram_mcp.client._changes import Changes
 from openprogram_mcp.client._connection import protocol
+from openprogram_mcp.client._listening import Listening
 from openprogram_mcp.errors import UnknownTool
 from openprogram_mcp.events import ServerLog, StatusChanged, ToolsChanged
 from openprogram_mcp.manager import MCPManager
@@ -141,6 +142,87 @@ async def test_a_server_that_does_not_let_us_listen_is_usable(steps: Any) -> Non
     async with hosting({"f": fake}) as manager:
         assert manager.server("f").ready
         assert (await manager.call_tool("f__t")).text == "{}"
+
+
+async def test_a_stream_of_changes_that_ends_is_opened_anew_and_what_was_missed_is_read() -> None:
+    fake = FakeServer(era="modern").tool("old").tool("new", hidden=True)
+    fake.tool("drop", do.end_listening(), do.show("new"), do.reply("dropped"))
+    async with hosting({"f": fake}) as manager:
+        last = manager.events.last_id
+        await manager.call_tool("f__drop")
+        assert (await tools_changed(manager, last)).added == ("f__new",)
+        assert len(fake.received("subscriptions/listen")) >= 2
+
+
+class _Stream:
+    """A stream of changes, as the session opens it, of a server that does with it what it is told."""
+
+    def __init__(self, *outcomes: Any) -> None:
+        self.opened: list[float] = []
+        self._outcomes = list(outcomes)
+
+    async def listen(self, agreed: Callable[[], Any]) -> None:
+        self.opened.append(trio.current_time())
+        outcome = self._outcomes.pop(0) if len(self._outcomes) > 1 else self._outcomes[0]
+        if isinstance(outcome, Exception):
+            raise outcome
+        if outcome is not None:
+            await agreed()
+            await trio.sleep(outcome)
+
+
+async def _listen(stream: _Stream, seconds: float, *, late: bool = False) -> tuple[list[float], list[str]]:
+    """Listen for so long; when something was missed, and what was logged."""
+    missed: list[float] = []
+    logged: list[str] = []
+
+    async def note() -> None:
+        missed.append(trio.current_time())
+
+    listening = Listening(
+        stream.listen, note, lambda _level, text: logged.append(text), late=late, uniform=lambda _low, high: high
+    )
+    with trio.move_on_after(seconds):
+        await listening.run()
+    assert listening.settled.is_set()
+    return missed, logged
+
+
+@pytest.mark.parametrize("outcome", [0.0, None, protocol().MCPError(-32603, "busy")], ids=["ends", "declines", "fails"])
+async def test_a_stream_that_never_holds_is_opened_ever_more_slowly(outcome: Any, autojump_clock: MockClock) -> None:
+    stream = _Stream(outcome)
+    missed, logged = await _listen(stream, 600)
+    gaps = [later - earlier for earlier, later in zip(stream.opened, stream.opened[1:], strict=False)]
+    assert gaps[:5] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6])
+    assert max(gaps) == pytest.approx(60)
+    assert len(missed) == (len(stream.opened) - 1 if outcome == 0.0 else 0)
+    assert len(logged) == (0 if outcome == 0.0 else 1), "it is said once"
+
+
+async def test_a_stream_that_held_for_long_is_opened_soon(autojump_clock: MockClock) -> None:
+    stream = _Stream(0.0, 0.0, 0.0, 0.0, 40.0)
+    await _listen(stream, 100)
+    gaps = [later - earlier for earlier, later in zip(stream.opened, stream.opened[1:], strict=False)]
+    assert gaps == pytest.approx([0.1, 0.2, 0.4, 0.8, 40.1, 40.1])
+
+
+async def test_a_server_that_cannot_be_listened_to_is_asked_once(autojump_clock: MockClock) -> None:
+    stream = _Stream(protocol().MCPError(-32601, "no"))
+    missed, logged = await _listen(stream, 600)
+    assert (len(stream.opened), missed, len(logged)) == (1, [], 1)
+
+
+async def test_the_end_of_a_connection_ends_the_listening_in_silence(autojump_clock: MockClock) -> None:
+    stream = _Stream(0.0, protocol().ConnectionClosed())
+    _missed, logged = await _listen(stream, 600)
+    assert (len(stream.opened), logged) == (2, [])
+
+
+async def test_who_looked_before_the_first_agreement_is_told_that_something_may_be_missed(
+    autojump_clock: MockClock,
+) -> None:
+    assert (await _listen(_Stream(50.0), 10, late=True))[0] == [0.0]
+    assert (await _listen(_Stream(50.0), 10))[0] == []
 
 
 @ERAS
