@@ -25,17 +25,17 @@ from mcp.shared.dispatcher import (
     OnNotify,
     OnNotifyIntercept,
     OnRequest,
-    ProgressFnT,
     run_notify_intercept,
 )
 from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
-from mcp_types import CONNECTION_CLOSED, INTERNAL_ERROR, REQUEST_TIMEOUT
+from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from . import wire
-from ._inbound import Inbound, contained, serving_request
+from ._inbound import Inbound, serving_request
 from ._link import Link
 from ._outbox import Fate, FateState, Frame, Outbox
+from ._requests import ConnectionClosed, RequestOptions, as_number, outcome_of, tell_progress, with_meta
 from ._tracing import Tracer
 from .wire import Envelope, Noise, RequestId, Slot, as_request_id, correlation_key
 
@@ -49,26 +49,6 @@ _TIMED_OUT: Final = object()
 
 # How long a peer that has closed its input may still answer what it was asked before.
 _LAST_ANSWERS_SECONDS: Final = 5.0
-
-
-class ConnectionClosed(MCPError):
-    """The connection ended, by our doing or the peer's, before the answer came. No peer can send this."""
-
-    def __init__(self) -> None:
-        super().__init__(code=CONNECTION_CLOSED, message="Connection closed")
-
-
-class RequestOptions(CallOptions, total=False):
-    """The SDK's options of a request, and ours."""
-
-    fate: Fate
-    """Told how far the request has come, and which limit ran out."""
-
-    hard_timeout: float
-    """Seconds after which the request is given up whatever is heard of it; progress moves ``timeout`` only."""
-
-    wants_progress: bool
-    """Ask the peer for progress even where no ``on_progress`` hears it, so that it moves ``timeout``."""
 
 
 @define(eq=False)
@@ -173,14 +153,14 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             with self._tracer.traced(method, params, wire_id) as trace:
                 wants_progress = on_progress is not None or options.get("wants_progress", False)
                 meta = {**trace.meta, "progressToken": wire_id} if wants_progress else trace.meta
-                line = wire.encode_request(wire_id, method, _with_meta(params, meta) if meta else params)
+                line = wire.encode_request(wire_id, method, with_meta(params, meta) if meta else params)
                 frame = Frame(memoryview(line), slot, fate)
                 self._arm(slot, options.get("timeout"), options.get("hard_timeout"))
                 try:
                     await self._send(frame, slot)
                     while slot.outcome is not _TIMED_OUT and slot.outcome is not _CLOSED:
                         if slot.progress and on_progress is not None:
-                            await _tell_progress(on_progress, slot)
+                            await tell_progress(on_progress, slot)
                         elif slot.settled:
                             break
                         else:
@@ -361,16 +341,16 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         if slot is None and message.id in (None, wire.UNSET) and message.error:
             # An error that could not say what it is about: with one request on its way it can only be that one.
             slot = self._outstanding.only()
-        if slot is None or not slot.settle(_outcome(message)):
+        if slot is None or not slot.settle(outcome_of(message)):
             self._late += 1
         self._answers.unpark_all()
 
     def _take_progress(self, params: Mapping[str, Any]) -> None:
         slot = self._outstanding.find(params.get("progressToken"))
-        progress, message = _number(params.get("progress")), params.get("message")
+        progress, message = as_number(params.get("progress")), params.get("message")
         if slot is None or progress is None:
             return
-        total = _number(params.get("total"))
+        total = as_number(params.get("total"))
         slot.heard(progress, total, message if isinstance(message, str) else None, trio.current_time())
 
     def _take_noise(self, noise: Noise) -> None:
@@ -380,45 +360,3 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             self._answers.unpark_all()
         if self._on_noise is not None:
             self._on_noise(noise)
-
-
-def _with_meta(params: Mapping[str, Any] | None, meta: Mapping[str, Any]) -> dict[str, Any]:
-    params = params or {}
-    return {**params, "_meta": {**(params.get("_meta") or {}), **meta}}
-
-
-def _outcome(message: Envelope) -> dict[str, Any] | MCPError:
-    """What an answer means; what is none by the rules of JSON-RPC fails its request alone."""
-    error = None if message.error is wire.UNSET else message.error
-    result = None if message.result is wire.UNSET else message.result
-    if error is None and isinstance(result, dict):
-        return result
-    if result is None and isinstance(error, dict):
-        code, text = error.get("code"), error.get("message")
-        return MCPError(
-            code=code if isinstance(code, int) and not isinstance(code, bool) else INTERNAL_ERROR,
-            message=text if isinstance(text, str) else "",
-            data=error.get("data"),
-        )
-    return MCPError(code=INTERNAL_ERROR, message="the server's answer is neither a result nor an error")
-
-
-async def _tell_progress(on_progress: ProgressFnT, slot: Slot) -> None:
-    """Tell what was heard, until that is done or the request is given up."""
-    heard, slot.progress = slot.progress or [], []
-    with trio.CancelScope() as listening:
-        slot.interrupt = listening.cancel
-        for progress in heard:
-            await contained(on_progress, *progress)
-    slot.interrupt = None
-
-
-def _number(value: object) -> float | None:
-    """A number from the wire, or ``None`` for what is none, or none that can be counted with."""
-    if not isinstance(value, (int, float)) or isinstance(value, bool):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None
