@@ -3,7 +3,7 @@
 The layers. A file imports only from floors below its own, never sideways except inside its folder; a test holds the
 imports to it::
 
-    L0  errors, paths
+    L0  errors, paths, _values
     L1  storage, masking, status, adapter
     L2  config, events
     L3  permissions, transports/

@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 import trio
 from attrs import define, field, frozen
 
+from ._values import quick_frozen
 from .status import ServerStatus, rfc3339
 
 __all__ = [
@@ -44,10 +45,18 @@ _RING_SIZE = 1024
 _LOG_RING_SIZE = 2048
 _SHORT_TEXT = 400
 _SHORT_ITEMS = 40
+_PLAIN = frozenset({int, float, bool, type(None)})
 
 
 def shortened(value: Any) -> Any:
     """A copy of a JSON value that is small enough to be kept: long texts and containers are cut, with a mark."""
+    if type(value) is dict and len(value) <= _SHORT_ITEMS:
+        # The arguments of most calls: a few small values. They are copied as they are.
+        for item in value.values():
+            if not (type(item) in _PLAIN or (type(item) is str and len(item) <= _SHORT_TEXT)):
+                break
+        else:
+            return value.copy()
     return _shortened(value, 4)
 
 
@@ -76,7 +85,7 @@ def _first(values: Any) -> Iterator[Any]:
         yield value
 
 
-@frozen(kw_only=True)
+@quick_frozen(kw_only=True)
 class Event:
     """The root of all events.
 
@@ -177,7 +186,7 @@ class ResourceUpdated(Event):
         return {"uri": self.uri}
 
 
-@frozen(kw_only=True)
+@quick_frozen(kw_only=True)
 class ToolCallStarted(Event):
     """A tool call was asked for. ``arguments`` are short already; ``mask`` hides secrets when they are read."""
 
@@ -192,7 +201,7 @@ class ToolCallStarted(Event):
         return {"call_id": self.call_id, "tool": self.tool, "arguments": self.mask(dict(self.arguments))}
 
 
-@frozen(kw_only=True)
+@quick_frozen(kw_only=True)
 class ToolCallProgress(Event):
     """A running call has told how far it is."""
 
@@ -207,7 +216,7 @@ class ToolCallProgress(Event):
         return {"call_id": self.call_id, "progress": self.progress, "total": self.total, "message": self.message}
 
 
-@frozen(kw_only=True)
+@quick_frozen(kw_only=True)
 class ToolCallEnded(Event):
     """A tool call has ended; ``outcome`` says how, ``result`` holds a short text, masked when read."""
 
@@ -283,7 +292,7 @@ class Gap(Event):
         return {"missed": self.missed}
 
 
-@frozen
+@quick_frozen
 class Record:
     """An event as it was published: with its number and its time (seconds since the epoch)."""
 

@@ -12,6 +12,8 @@ from typing import Any, Final, Literal
 
 from attrs import field, frozen
 
+from ._values import quick_frozen
+
 __all__ = [
     "TRANSITIONS",
     "AuthStatus",
@@ -92,7 +94,7 @@ ExitWay = Literal["eof", "term", "kill", "own"]
 """How the last process ended: after its stdin was closed, after SIGTERM, after SIGKILL, or by itself."""
 
 
-@frozen
+@quick_frozen
 class LastCall:
     """The last call of a tool that has ended.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from itertools import count
-from time import time
+from time import perf_counter, time
 from typing import Any
 
 import trio
@@ -46,7 +46,7 @@ class Call:
     """
 
     tool: RemoteTool
-    arguments: Mapping[str, Any]
+    arguments: dict[str, Any]
     call_id: str
     label: str
     timeout: float | None = None
@@ -98,13 +98,13 @@ class CallDesk:
         """
         self._permit(call.label)
         check_arguments(call.tool.input_schema, call.arguments)
-        name, started = self.config.name, trio.current_time()
+        name, started = self.config.name, perf_counter()
         self._bus.publish(
             ToolCallStarted(
                 server=name,
                 call_id=call.call_id,
                 tool=call.label,
-                arguments=shortened(dict(call.arguments)),
+                arguments=shortened(call.arguments),
                 mask=self.masker.mask_value,
             )
         )
@@ -123,7 +123,7 @@ class CallDesk:
             outcome = "failed"
             raise
         finally:
-            seconds = trio.current_time() - started
+            seconds = perf_counter() - started
             self.last = LastCall(call.label, time(), outcome, seconds)
             self._bus.publish(
                 ToolCallEnded(
@@ -157,46 +157,54 @@ class CallDesk:
 
     async def _answer(self, call: Call) -> dict[str, Any]:
         """Send a call until its fate is known: again on the next connection while that can do no harm."""
-        sdk, ticket, limits, sent = protocol(), next(self._tickets), self._limits(call), False
+        sdk, config, tool, limits, sent = protocol(), self.config, call.tool, self._limits(call), False
+        ticket = next(self._tickets)
         while True:
-            serialize = self.config.serialize
-            alone = serialize == "all" or (serialize == "writes" and not call.tool.read_only)
-            try:
-                connection = await self._turn(call, ticket, limits, alone=alone)
-            except (NotConnected, TimedOut) as error:
-                if not sent:
-                    raise
-                raise self._gone(call) from error
+            alone = config.serialize == "all" or (config.serialize == "writes" and not tool.read_only)
+            connection = self.turns.acquire_nowait(alone=alone)
+            if connection is None:
+                try:
+                    connection = await self._turn(call, ticket, limits, alone=alone)
+                except (NotConnected, TimedOut) as error:
+                    if not sent:
+                        raise
+                    raise self._gone(call) from error
             request = _Request(call, limits, self._progress)
             try:
                 self._permit(call.label)
-                if call.tool.name not in connection.tools:
+                if tool.name not in connection.tools:
                     raise UnknownTool(
-                        f"server {self.config.name!r} offers {call.label} no longer",
+                        f"server {config.name!r} offers {call.label} no longer",
                         remedy="List its tools to see what it offers now.",
-                        server=self.config.name,
+                        server=config.name,
                     )
-                return await self._ask(connection, request)
+                answer: dict[str, Any] = await connection.session.call_tool(
+                    tool.name, call.arguments, request.options, relist=partial(self._relist, connection)
+                )
+                return answer  # noqa: TRY300 - the turn is given back below, whatever the way out
             except sdk.ConnectionClosed:
                 self.turns.withdraw(connection)
                 # Where all is cancelled, the connection may be gone before its caller has noticed: that is no loss.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 if request.left_us:
-                    if sent or not call.tool.repeatable:
+                    if sent or not tool.repeatable:
                         raise self._gone(call) from None
                     sent = True
+            except sdk.MCPError as error:
+                if request.expired is None:
+                    raise
+                raise self._timed_out(request) from error
             finally:
                 if not (alone and request.unanswered and self.lingering.keep(limits.idle / 2)):
                     self.turns.release()
+            config = self.config
 
     def _limits(self, call: Call) -> _Limits:
         idle = self.config.call_seconds if call.timeout is None else call.timeout
         return _Limits(idle, max(self.config.max_call, idle))
 
     async def _turn(self, call: Call, ticket: int, limits: _Limits, *, alone: bool) -> Connection:
-        connection = self.turns.acquire_nowait(alone=alone)
-        if connection is not None:
-            return connection
+        """Wait for a turn."""
         if self.turns.serves(protocol().serving_request.get()):
             raise NotConnected(
                 f"{call.label} was called while a request of its own server is served, and would wait for itself",
@@ -219,18 +227,6 @@ class CallDesk:
             remedy="Nothing was sent. Raise the limit, 'max_concurrency', or set 'serialize' to \"none\".",
             server=self.config.name,
         )
-
-    async def _ask(self, connection: Connection, request: _Request) -> dict[str, Any]:
-        call = request.call
-        try:
-            answer: dict[str, Any] = await connection.session.call_tool(
-                call.tool.name, call.arguments, request.options, relist=partial(self._relist, connection)
-            )
-        except protocol().MCPError as error:
-            if request.expired is None:
-                raise
-            raise self._timed_out(request) from error
-        return answer
 
     async def _progress(self, call: Call, progress: float, total: float | None, message: str | None) -> None:
         said = None if message is None else self.masker.mask(message)
@@ -298,16 +294,20 @@ class _Request:
     limits: _Limits
     _on_progress: Callable[[Call, float, float | None, str | None], Awaitable[None]]
     _fates: list[Any] = field(factory=list, init=False)
-    _began: float = field(factory=trio.current_time, init=False)
+    _until: float | None = field(default=None, init=False)
 
     def options(self) -> dict[str, Any]:
         """The limits and callbacks of the next request."""
-        fate = protocol().Fate()
+        fate, hard = protocol().Fate(), self.limits.hard
         self._fates.append(fate)
+        if self._until is None:
+            self._until = trio.current_time() + hard
+        else:
+            hard = max(0.0, self._until - trio.current_time())
         return {
             "fate": fate,
             "timeout": self.limits.idle,
-            "hard_timeout": max(0.0, self._began + self.limits.hard - trio.current_time()),
+            "hard_timeout": hard,
             "on_progress": partial(self._on_progress, self.call),
         }
 

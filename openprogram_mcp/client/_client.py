@@ -461,7 +461,7 @@ class MCPClient:
 
     # Calls.
 
-    async def call_tool(self, call: Call) -> AgentToolResult:
+    def call_tool(self, call: Call) -> Awaitable[AgentToolResult]:
         """Make a call, when its turn comes.
 
         Raises:
@@ -472,7 +472,7 @@ class MCPClient:
             TimedOut: A budget ran out.
             ServerGone: The connection was lost before the answer came.
         """
-        return await self._desk.make(call)
+        return self._desk.make(call)
 
     # Its state: changed here and nowhere else.
 

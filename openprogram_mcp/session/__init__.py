@@ -274,14 +274,24 @@ class Session:
     ) -> dict[str, Any]:
         try:
             return await self._request("tools/call", params, options())
-        except MCPError as mismatch:
-            if mismatch.code != HEADER_MISMATCH or self.era == "legacy" or relist is None:
-                raise
-            try:
-                await relist()
-            except MCPError as error:
-                # What the call was refused for is what its caller is told.
-                raise mismatch from error
+        except MCPError as refusal:
+            return await self._call_again(refusal, params, options, relist)
+
+    async def _call_again(
+        self,
+        refusal: MCPError,
+        params: Mapping[str, Any],
+        options: Callable[[], RequestOptions],
+        relist: Callable[[], Awaitable[None]] | None,
+    ) -> dict[str, Any]:
+        """Once more, where it was refused because we know an outdated schema."""
+        if refusal.code != HEADER_MISMATCH or self.era == "legacy" or relist is None:
+            raise refusal
+        try:
+            await relist()
+        except MCPError as error:
+            # What the call was refused for is what its caller is told.
+            raise refusal from error
         return await self._request("tools/call", params, options())
 
     async def _play_input_rounds(
@@ -331,12 +341,12 @@ class Session:
             raise BrokenAnswer(f"it asks for what it was not offered: {refused[0]}")
         return answers
 
-    async def _request(
+    def _request(
         self, method: str, params: Mapping[str, Any], options: RequestOptions | None = None
-    ) -> dict[str, Any]:
+    ) -> Awaitable[dict[str, Any]]:
         if self._meta:
             params = {**params, "_meta": {**(params.get("_meta") or {}), **self._meta}}
-        return await self.dispatcher.send_raw_request(method, params, options)
+        return self.dispatcher.send_raw_request(method, params, options)
 
     async def ping(self) -> None:
         """Ask whether the server lives, where its era knows ``ping``."""

@@ -62,16 +62,15 @@ class Frame:
     withdrawn: bool = False
     begun: bool = False
 
-    def written(self) -> None:
-        """Some of it has left."""
+    def written(self, now: float) -> None:
+        """Some of it has left at this moment."""
         self.begun = True
         if self.fate is not None:
             self.fate.state = FateState.WRITTEN
         if self.slot is not None:
             self.slot.issued = True
-            if self.slot.idle is not None:
-                # The server's time begins when it has the request.
-                self.slot.restart(trio.current_time())
+            # The server's time begins when it has the request.
+            self.slot.restart(now)
 
 
 class Outbox:
@@ -124,7 +123,7 @@ class Outbox:
                 self._break()
                 return
             if sent:
-                frame.written()
+                frame.written(trio.current_time())
                 if sent == len(frame.data):
                     return
                 frame.data = frame.data[sent:]
@@ -164,18 +163,18 @@ class Outbox:
         data = joined[0].data if len(joined) == 1 else b"".join(frame.data for frame in joined)
         sent = self._link.try_send(data) if joined else 0
         self._bytes -= sent
-        left = sent
+        left, now = sent, trio.current_time()
         for frame in joined:
             if not left:
                 break
-            frame.written()
+            frame.written(now)
             taken = min(left, len(frame.data))
             left -= taken
             if taken < len(frame.data):
                 frame.data = frame.data[taken:]
             else:
                 frames.popleft()
-        if not self.full:
+        if self._room and not self.full:
             self._room.unpark_all()
         return sent > 0 or not joined
 

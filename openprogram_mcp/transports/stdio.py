@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final
 
 import trio
 from attrs import define
@@ -138,7 +138,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                 await trio.lowlevel.checkpoint()
                 raise ConnectionClosed
             raise RuntimeError("StdioDispatcher.send_raw_request called before run()")
-        options = cast("RequestOptions", opts or {})
+        options: RequestOptions = opts or {}  # type: ignore[assignment]  # the SDK's own callers give its own options
         on_progress = options.get("on_progress")
         wire_id = options.get("request_id")
         if wire_id is None:
@@ -183,7 +183,8 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         fate.state = FateState.ANSWERED
         if isinstance(outcome, MCPError):
             raise outcome
-        return cast("dict[str, Any]", outcome)
+        result: dict[str, Any] = outcome
+        return result
 
     async def _send(self, frame: Frame, slot: Slot) -> None:
         # Past this point the request counts as issued, unless it can still be taken out of the outbox.
@@ -343,7 +344,8 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             slot = self._outstanding.only()
         if slot is None or not slot.settle(outcome_of(message)):
             self._late += 1
-        self._answers.unpark_all()
+        if self._answers:
+            self._answers.unpark_all()
 
     def _take_progress(self, params: Mapping[str, Any]) -> None:
         slot = self._outstanding.find(params.get("progressToken"))
