@@ -287,7 +287,11 @@ class MCPClient:
                 self._on_change(self)
         with trio.move_on_at(retry_at):
             await self._woken.wait()
-        return self._wanted is None and not self._leaving
+        if self._wanted is not None or self._leaving:
+            return False
+        # A call that has hastened it has been heard with that: what wakes from here on is about the connection.
+        self._woken = trio.Event()
+        return True
 
     def end(self) -> None:
         """Its life is over, on whatever way: nothing of it is left, and nobody waits for it. For :meth:`run`, and for

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from openprogram_mcp import open_manager
 from openprogram_mcp.client import _client
@@ -104,6 +105,25 @@ async def test_a_call_hastens_the_next_try_once() -> None:
         await _until(manager, ServerState.RECONNECTING)
         with trio.fail_after(10):
             assert not (await manager.call_tool("f__echo")).is_error
+
+
+async def test_a_server_that_a_call_has_hastened_stays_connected() -> None:
+    fake = _mortal()
+    async with hosting({"f": fake.config(reconnect=_LATE)}) as manager:
+        pid = manager.server("f").pid
+        await _kill(manager)
+        await _until(manager, ServerState.RECONNECTING)
+        with trio.fail_after(10):
+            while await trio.Path(f"/proc/{pid}").exists():  # noqa: ASYNC110 - the system tells nobody that it was reaped
+                await trio.sleep(0.01)
+            # Now there is nothing to do but to wait for the next try.
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await manager.call_tool("f__echo")
+            await trio.testing.wait_all_tasks_blocked()
+            # The waking for the next try was not taken for the loss of the connection that came of it.
+            assert manager.server("f").status is ServerState.CONNECTED
+            assert not (await manager.call_tool("f__echo")).is_error
+        assert manager.server("f").generation == 2
 
 
 @pytest.mark.parametrize("verb", ["disconnect", "disable", "remove"])
