@@ -18,7 +18,7 @@ from attrs import define, field
 from ..adapter import AgentToolResult, RemoteTool, check_arguments, convert_call_result, error_result
 from ..adapter import protocol_error_result as protocol_error
 from ..config import MCPServerConfig
-from ..errors import InvalidArguments, NotConnected, ServerGone, TimedOut, UnknownTool
+from ..errors import Denied, InvalidArguments, NotConnected, ServerGone, TimedOut, UnknownTool
 from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted, shortened
 from ..masking import Masker
 from ..status import LastCall
@@ -161,23 +161,22 @@ class CallDesk:
         ticket = next(self._tickets)
         while True:
             alone = config.serialize == "all" or (config.serialize == "writes" and not tool.read_only)
-            connection = self.turns.acquire_nowait(alone=alone)
-            if connection is None:
-                try:
+            try:
+                connection = self.turns.acquire_nowait(alone=alone)
+                if connection is None:
                     connection = await self._turn(call, ticket, limits, alone=alone)
-                except (NotConnected, TimedOut) as error:
+            except (NotConnected, TimedOut) as error:
+                if not sent:
+                    raise
+                raise self._gone(call) from error
+            request = _Request(call, limits, self._progress)
+            try:
+                try:
+                    self._check_once_more(call, connection)
+                except (Denied, UnknownTool) as error:
                     if not sent:
                         raise
                     raise self._gone(call) from error
-            request = _Request(call, limits, self._progress)
-            try:
-                self._permit(call.label)
-                if tool.name not in connection.tools:
-                    raise UnknownTool(
-                        f"server {config.name!r} offers {call.label} no longer",
-                        remedy="List its tools to see what it offers now.",
-                        server=config.name,
-                    )
                 answer: dict[str, Any] = await connection.session.call_tool(
                     tool.name, call.arguments, request.options, relist=partial(self._relist, connection)
                 )
@@ -198,6 +197,16 @@ class CallDesk:
                 if not (alone and request.unanswered and self.lingering.keep(limits.idle / 2)):
                     self.turns.release()
             config = self.config
+
+    def _check_once_more(self, call: Call, connection: Connection) -> None:
+        """While it waited for its turn, what it may do and what is offered may have changed."""
+        self._permit(call.label)
+        if call.tool.name not in connection.tools:
+            raise UnknownTool(
+                f"server {self.config.name!r} offers {call.label} no longer",
+                remedy="List its tools to see what it offers now.",
+                server=self.config.name,
+            )
 
     def _limits(self, call: Call) -> _Limits:
         idle = self.config.call_seconds if call.timeout is None else call.timeout

@@ -207,3 +207,33 @@ async def test_a_reconnect_that_somebody_asks_for_begins_anew() -> None:
         row = await manager.connect("f")
         assert row.status is ServerState.CONNECTED
         assert (row.attempt, row.retry_at) == (0, None)
+
+
+async def test_a_harmless_call_that_ran_is_not_said_not_to_have_run_when_its_server_is_disconnected() -> None:
+    fake = _mortal()
+    async with hosting({"f": fake}) as manager:
+        gone: list[ServerGone] = []
+
+        async def call() -> None:
+            with pytest.raises(ServerGone) as raised:
+                await manager.call_tool("f__hang")
+            gone.append(raised.value)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(call)
+            await fake.wait_for("received", method="tools/call")
+            await manager.disconnect("f")
+        # It would have been sent again, and cannot be; that it was sent once is so all the same.
+        assert gone[0].may_have_run
+
+
+async def test_a_harmless_call_that_ran_is_not_said_to_be_unknown_when_its_server_comes_back_without_the_tool(
+    tmp_path: Path,
+) -> None:
+    fake = FakeServer(era="legacy").tool("old", do.exit(1), read_only=True)
+    fake.on("tools/list", do.turns([do.standard()], [do.result({"tools": []})], file=str(tmp_path / "n")))
+    async with hosting({"f": fake.config(reconnect=_AT_ONCE)}) as manager:
+        with pytest.raises(ServerGone) as raised:
+            await manager.call_tool("f__old")
+        assert raised.value.may_have_run
+        assert fake.starts == 2
