@@ -15,6 +15,7 @@ from ..paths import get_state_dir
 from ..registry import ToolRegistry
 from ..transports._ownership import Instance, sweep
 from ._manager import MCPManager
+from ._signals import ended_by_signals
 
 __all__ = ["open_manager"]
 
@@ -38,7 +39,8 @@ async def open_manager(
     """Open the root nursery and start the servers; at the end, stop them all and leave nothing behind.
 
     Does not wait for the servers: ``await manager.started.wait()`` does, and a call of a tool waits for its own server.
-    What the body raises comes out as it was raised.
+    What the body raises comes out as it was raised. A SIGTERM or SIGHUP that nobody handles ends the body and the
+    servers before it ends the process.
 
     Args:
         configs: The servers, as objects or as they stand in the file, by name; without it, those of the saved
@@ -56,6 +58,35 @@ async def open_manager(
     Raises:
         ConfigError: An entry of ``configs`` is not valid. One of the file is told in its status instead.
     """
+    ending = trio.CancelScope()
+    async with ended_by_signals(ending.cancel):
+        opened = _opened(
+            configs,
+            ending,
+            only=only,
+            state_dir=state_dir,
+            registry=registry,
+            environ=environ,
+            read_only=read_only,
+            raise_internal=raise_internal,
+        )
+        async with opened as manager:
+            yield manager
+
+
+@asynccontextmanager
+async def _opened(
+    configs: Iterable[MCPServerConfig] | Mapping[str, Mapping[str, Any]] | None,
+    ending: trio.CancelScope,
+    *,
+    only: Collection[str] | None,
+    state_dir: str | Path | None,
+    registry: ToolRegistry | None,
+    environ: Mapping[str, str] | None,
+    read_only: bool,
+    raise_internal: bool,
+) -> AsyncIterator[MCPManager]:
+    """See :func:`open_manager`; ``ending`` is cancelled to end the body alone."""
     path = (Path(state_dir) if state_dir is not None else get_state_dir()) / "mcp_servers.json"
     document = await trio.to_thread.run_sync(load_document, path) if configs is None else _in_memory(configs, path)
     instances = path.with_name("instances")
@@ -78,7 +109,8 @@ async def open_manager(
             nursery.start_soon(manager.run)
             nursery.start_soon(_clean_up, instances)
             try:
-                yield manager
+                with ending:
+                    yield manager
             except BaseException as error:
                 if nursery.cancel_scope.cancel_called:
                     # A fault of ours has ended the servers, and the body with them: the nursery tells both.
