@@ -10,6 +10,7 @@ from __future__ import annotations
 from ._arguments import check_arguments
 from ._content import MAX_CHARS, AgentToolResult, convert_call_result, error_result, protocol_error_result
 from ._export import anthropic_tool, openai_tool
+from ._limits import limit_texts
 from ._model import ModelSchema, model_schema, model_view
 from ._names import MAX_NAME, NameStyle, assign_names, clash_warnings, namespace_tool_name
 from ._schema import InvalidSchema, normalize_input_schema
@@ -32,6 +33,7 @@ __all__ = [
     "clash_warnings",
     "convert_call_result",
     "error_result",
+    "limit_texts",
     "model_schema",
     "model_view",
     "mount_tool",

@@ -77,7 +77,7 @@ class CallDesk:
     _hasten: Callable[[], None] = lambda: None
     last: LastCall | None = None
     lingering: Lingering = field(init=False)
-    _tickets: count[int] = field(factory=count, init=False)
+    tickets: count[int] = field(factory=count, init=False)
 
     def __attrs_post_init__(self) -> None:
         self.lingering = Lingering(self.turns.release)
@@ -158,7 +158,7 @@ class CallDesk:
     async def _answer(self, call: Call) -> dict[str, Any]:
         """Send a call until its fate is known: again on the next connection while that can do no harm."""
         sdk, config, tool, limits, sent = protocol(), self.config, call.tool, self._limits(call), False
-        ticket = next(self._tickets)
+        ticket = next(self.tickets)
         while True:
             alone = config.serialize == "all" or (config.serialize == "writes" and not tool.read_only)
             try:

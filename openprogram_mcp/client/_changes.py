@@ -60,9 +60,9 @@ class Changes:
         self._pace.tell()
 
     @property
-    def outdated(self) -> bool:
-        """Whether the list is known to be another one by now."""
-        return self._pace.pending
+    def failing(self) -> bool:
+        """Whether the last reading failed."""
+        return self._failing
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -28,9 +28,10 @@ from ..transports._process import ServerProcess
 from ._attempt import hold_connection
 from ._backoff import Backoff
 from ._calls import Call, CallDesk
-from ._changes import Changes
+from ._catalogs import Catalogs
 from ._connection import Connection, Ending, Withdrawn
 from ._gate import StartGate
+from ._inquiries import Inquiries
 from ._turns import Turns
 
 __all__ = ["MCPClient"]
@@ -55,7 +56,7 @@ _NO_TOOLS: Final[Mapping[str, RemoteTool]] = MappingProxyType({})
 class MCPClient:
     """A server, from its configuration to the calls of its tools.
 
-    ``ended`` is set when its life is over.
+    ``ended`` is set when its life is over; ``catalogs`` has what it offers beside its tools.
 
     Args:
         config: Its configuration, not expanded.
@@ -95,10 +96,24 @@ class MCPClient:
         self._raise_internal = raise_internal
         self._secrets = frozenset(config.secret_values())
         self._turns: Turns[Connection] = Turns(config.max_concurrency)
-        self._changes = Changes(
-            self._take_tools, lambda level, text: self.log(level, None, text), lambda: self.config.startup_seconds
+        self.catalogs = Catalogs(
+            lambda: self.config,
+            bus,
+            Inquiries(
+                lambda: self.config,
+                self._turns,
+                lambda: next(self._desk.tickets),
+                self.hasten,
+                self.mask,
+            ),
+            lambda level, text: self.log(level, None, text),
+            self.mask,
+            self._take_tools,
+            lambda: self._on_change(self),
         )
-        self._desk = CallDesk(config, self._turns, Masker(self._secrets), bus, self._changes.read, permit, self.hasten)
+        self._desk = CallDesk(
+            config, self._turns, Masker(self._secrets), bus, self.catalogs.tools.read, permit, self.hasten
+        )
         self._backoff = Backoff(config.reconnect)
         # When it is tried again by itself, and whether a call has hastened that already.
         self._retry_at: float | None = None
@@ -163,6 +178,7 @@ class MCPClient:
             in_flight=self._turns.running,
             queued=self._turns.waiting,
             last_call=self._desk.last,
+            warnings=(*self._status.warnings, *self.catalogs.warnings),
         )
 
     def not_connected(self) -> NotConnected:
@@ -283,7 +299,7 @@ class MCPClient:
                 await self._woken.wait()
             if not self._woken.is_set():
                 self._kept_until = None
-                self.tools = _NO_TOOLS
+                self._withdraw_offer()
                 self._on_change(self)
         with trio.move_on_at(retry_at):
             await self._woken.wait()
@@ -388,7 +404,7 @@ class MCPClient:
             warnings=connection.warnings,
         )
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._changes.follow, connection)
+            nursery.start_soon(self.catalogs.follow, connection)
             nursery.start_soon(self._desk.lingering.run)
             await self._woken.wait()
             nursery.cancel_scope.cancel()
@@ -444,11 +460,11 @@ class MCPClient:
 
     async def list_changed(self, kind: str) -> None:
         """One of the server's lists has changed."""
-        if kind == "tools":
-            self._changes.told()
+        self.catalogs.told(kind)
 
     async def resource_updated(self, uri: str) -> None:
-        """A resource has changed. Nobody asks for this yet."""
+        """A resource has changed."""
+        self.catalogs.updates.told(uri)
 
     def _take_tools(self, connection: Connection) -> None:
         """A connection's tools were read anew. What an older one had to say is dropped."""
@@ -456,6 +472,10 @@ class MCPClient:
             self.tools = connection.tools
             self._status = evolve(self._status, warnings=connection.warnings)
             self._on_change(self)
+
+    def _withdraw_offer(self) -> None:
+        self.tools = _NO_TOOLS
+        self.catalogs.withdraw()
 
     def _hide(self, secrets: tuple[str, ...]) -> None:
         """Hide these secrets too; those of before may still be in what a process is about to say."""
@@ -490,7 +510,7 @@ class MCPClient:
         if state in _UNSETTLED:
             cleared |= {"exit_code": None, "exit_way": None}
         if state is not ServerState.CONNECTED and not (self._kept_until is not None and state in _COMING_BACK):
-            self.tools = _NO_TOOLS
+            self._withdraw_offer()
         if state is not ServerState.CONNECTED:
             cleared |= {"protocol_version": None, "server_info": None, "warnings": ()}
         self._status = evolve(self._status, **{**cleared, **changes, "status": state})

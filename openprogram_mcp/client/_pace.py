@@ -36,11 +36,6 @@ class Pace:
         """Something has changed."""
         self._told.set()
 
-    @property
-    def pending(self) -> bool:
-        """Whether a change was told that is not followed yet."""
-        return self._told.is_set()
-
     def reset(self) -> None:
         """What was told before does not count any more."""
         self.pause = 0.0

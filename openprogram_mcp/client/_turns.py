@@ -43,6 +43,11 @@ class Turns(Generic[ConnectionT]):
         self._idle = trio.lowlevel.ParkingLot()
 
     @property
+    def connection(self) -> ConnectionT | None:
+        """The connection that calls go to now, for what takes no turn."""
+        return self._connection
+
+    @property
     def running(self) -> int:
         """How many calls hold a turn."""
         return self._running

@@ -214,6 +214,92 @@ class MCPManager:
             said = f"{error.message}. {error.remedy or ''}".strip()
             return error_result(said, server=client.name, tool=remote.name, code=error.code, **error.extra())
 
+    # What servers offer beside their tools, as MCP gives it. Each waits for a server that is on its way, within its
+    # limit for a call, and raises, beside UnknownServer: NotConnected (it is down), ServerFailed (it refused, or does
+    # not offer this), ServerGone (the connection was lost), TimedOut.
+
+    async def resources(self, name: str) -> list[dict[str, Any]]:
+        """The resources of a server, by URI; none where it offers none. Read anew where they may have changed.
+
+        The items are shared with other callers: not to be changed. Raises as :meth:`read_resource` does.
+        """
+        return await self._client(name).catalogs.listed("resources")
+
+    async def resource_templates(self, name: str) -> list[dict[str, Any]]:
+        """The templates of a server's resources, as :meth:`resources`."""
+        return await self._client(name).catalogs.listed("resource_templates")
+
+    async def prompts(self, name: str) -> list[dict[str, Any]]:
+        """The prompts of a server, by name, as :meth:`resources`."""
+        return await self._client(name).catalogs.listed("prompts")
+
+    async def read_resource(self, name: str, uri: str) -> dict[str, Any]:
+        """The contents of a resource (specification: server/resources, "Reading Resources").
+
+        Args:
+            name: The server.
+            uri: The resource's URI.
+
+        Returns:
+            The result as the server sent it, with its ``contents``; texts beyond ``max_result_chars`` are cut.
+
+        Raises:
+            UnknownServer: None can be used by this name.
+            NotConnected: The server is down.
+            ServerFailed: It refused, does not offer resources, or its answer cannot be used.
+            ServerGone: The connection was lost.
+            TimedOut: It did not answer within the limit of a call.
+        """
+        return await self._client(name).catalogs.read_resource(uri)
+
+    async def get_prompt(self, name: str, prompt: str, arguments: Mapping[str, str] | None = None) -> dict[str, Any]:
+        """A prompt, filled in (specification: server/prompts, "Getting a Prompt").
+
+        Args:
+            name: The server.
+            prompt: The prompt's name.
+            arguments: Its arguments, all of them texts.
+
+        Returns:
+            The result as the server sent it, with its ``messages``. Raises as :meth:`read_resource` does.
+        """
+        return await self._client(name).catalogs.get_prompt(prompt, arguments or {})
+
+    async def complete(
+        self,
+        name: str,
+        ref: Mapping[str, Any],
+        argument: Mapping[str, str],
+        *,
+        context: Mapping[str, Any] | None = None,
+    ) -> dict[str, Any]:
+        """What an argument of a prompt or of a resource's template may be (specification: server/utilities/completion).
+
+        Args:
+            name: The server.
+            ref: What it is an argument of: ``{"type": "ref/prompt", "name"}`` or ``{"type": "ref/resource", "uri"}``.
+            argument: ``{"name", "value"}``: the argument, and what it begins with.
+            context: ``{"arguments": {…}}``: the arguments that are known already.
+
+        Returns:
+            The result as the server sent it, with its ``completion``. Raises as :meth:`read_resource` does.
+        """
+        params: dict[str, Any] = {"ref": dict(ref), "argument": dict(argument)}
+        if context:
+            params["context"] = dict(context)
+        return await self._client(name).catalogs.complete(params)
+
+    async def subscribe_resource(self, name: str, uri: str) -> None:
+        """Let the events tell (``ResourceUpdated``) when a resource changes, also after a reconnection.
+
+        Raises as :meth:`read_resource` does; ``ServerFailed`` too where the server does not offer this.
+        """
+        await self._client(name).catalogs.subscribe(uri)
+
+    async def unsubscribe_resource(self, name: str, uri: str) -> None:
+        """Let the events tell it no more. Raises as :meth:`read_resource` does."""
+        await self._client(name).catalogs.unsubscribe(uri)
+
     # Changes.
 
     async def connect(self, name: str) -> ServerStatus:
