@@ -20,7 +20,7 @@ from openprogram_mcp.transports.stdio import (
     FateState,
     StdioDispatcher,
 )
-from tests._by_hand import Kind, connected, ignore, linked, refuse
+from tests._by_hand import Connected, Kind, connected, ignore, linked, refuse
 
 
 @pytest.fixture(params=["memory", "pipes"])
@@ -447,6 +447,31 @@ async def test_7_eof_wakes_every_caller(kind: Kind) -> None:
             with pytest.raises(ConnectionClosed):
                 await call.result()
         assert it.dispatcher.in_flight == 0
+
+
+async def test_a_request_that_was_told_never_to_have_left_is_not_written_after_that() -> None:
+    told: list[FateState] = []
+    # Trio runs a batch of tasks in any order, so that the end is seen before, with, or after the request.
+    for _ in range(40):
+        async with connected("pipes") as it:
+            first = it.start_call()
+            await it.hand.message()
+
+            async def call(it: Connected = it) -> None:
+                fate = Fate()
+                with pytest.raises(ConnectionClosed):
+                    await it.call(fate=fate)
+                told.append(fate.state)
+
+            async with trio.open_nursery() as nursery:
+                # Beside another one it is not written at once, but by the task that joins what comes in one moment.
+                nursery.start_soon(call)
+                await it.hand.close()
+            with pytest.raises(ConnectionClosed):
+                await first.result()
+            if told[-1] is FateState.QUEUED:
+                await it.hand.silence()
+    assert FateState.QUEUED in told
 
 
 @pytest.mark.parametrize("way", ["eof", "cancelled"])

@@ -178,6 +178,11 @@ class Outbox:
             self._room.unpark_all()
         return sent > 0 or not joined
 
+    def withdraw_requests(self) -> None:
+        """Write no request any more that has not begun: who is told now that it has not left us can rely on that."""
+        for frame in self._frames:
+            frame.withdrawn = frame.withdrawn or frame.slot is not None
+
     def _break(self) -> None:
         """The peer closed its input. What it still says is heard; what it was to be told is lost."""
         self.broken.set()

@@ -294,6 +294,8 @@ class StdioDispatcher(Dispatcher[TransportContext]):
     def _close(self) -> None:
         """Wake everybody who waits. Synchronous, since it may run in a cancelled scope; idempotent."""
         self._state = "closed"
+        # The task that writes may be on its way to do so, while those who wait are told what has become of theirs.
+        self._outbox.withdraw_requests()
         self._outstanding.settle_all(_CLOSED)
         self._outbox.wake_waiting()
 

@@ -88,7 +88,7 @@ def _reads_a_number_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _trips_over_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "_number", float)
+    monkeypatch.setattr(stdio, "as_number", float)
 
 
 def _forgets_to_tell_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
