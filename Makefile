@@ -5,6 +5,7 @@
 #   make test-long  these, and the ones that take longer
 #   make bench      calls beside the SDK's own client, as ratios (ARGS="--quick" for a short look)
 #   make fuzz       any bytes whatever on the wire, for a minute (SECONDS=600 for ten)
+#   make chaos      real servers under random faults, for a minute (SECONDS=600, FAULTS=10000, SEED=7)
 #   make lint       ruff: rules and format
 #   make types      mypy --strict and pyright
 #   make clean      remove all that these commands have made, .venv included
@@ -53,6 +54,11 @@ SECONDS ?= 60
 fuzz: .venv/.ready-test
 	@$(MAKE_VENV) fuzz || echo "atheris cannot be installed here; going on without it." >&2
 	@$(BIN)/python -m tests.fuzz --seconds $(SECONDS) $(ARGS)
+
+# A number of faults is a limit of its own; without one, time is.
+.PHONY: chaos
+chaos: .venv/.ready-test
+	@$(BIN)/python -m tests.chaos $(if $(FAULTS),--faults $(FAULTS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 .PHONY: lint
 lint: .venv/.ready-all
