@@ -27,6 +27,18 @@ async def answer_text(arguments: dict[str, Any], _on_progress: Any) -> AgentTool
     return AgentToolResult(content=({"type": "text", "text": str(arguments)},), details={"is_error": False})
 
 
+async def offer_little(_method: str, _arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """What a fake server offers beside its tools: one of each."""
+    return {
+        "resources": [{"uri": "file:///a", "name": "a"}],
+        "resourceTemplates": [{"uriTemplate": "file:///{name}", "name": "any"}],
+        "prompts": [{"name": "greet"}],
+        "contents": [{"uri": "file:///a", "text": "text"}],
+        "messages": [{"role": "user", "content": {"type": "text", "text": "Hello!"}}],
+        "completion": {"values": ["one"]},
+    }
+
+
 @define
 class FakeManager:
     """Servers and tools as they were put in."""
@@ -39,6 +51,8 @@ class FakeManager:
     status_version: int = 7
     calls: list[tuple[str, dict[str, Any], float | None, str | None]] = field(factory=list)
     acts: list[tuple[str, str]] = field(factory=list)
+    offer: Callable[[str, tuple[Any, ...]], Awaitable[dict[str, Any]]] = offer_little
+    asked: list[tuple[Any, ...]] = field(factory=list)
     calling: trio.Event = field(factory=trio.Event)
     cancelled: trio.Event = field(factory=trio.Event)
 
@@ -84,6 +98,34 @@ class FakeManager:
         self.calling.set()
         try:
             return await self.answer(arguments, on_progress)
+        except trio.Cancelled:
+            self.cancelled.set()
+            raise
+
+    async def resources(self, name: str) -> list[dict[str, Any]]:
+        return list((await self._offer(name, "resources"))["resources"])
+
+    async def resource_templates(self, name: str) -> list[dict[str, Any]]:
+        return list((await self._offer(name, "resource_templates"))["resourceTemplates"])
+
+    async def prompts(self, name: str) -> list[dict[str, Any]]:
+        return list((await self._offer(name, "prompts"))["prompts"])
+
+    async def read_resource(self, name: str, uri: str) -> dict[str, Any]:
+        return await self._offer(name, "read_resource", uri)
+
+    async def get_prompt(self, name: str, prompt: str, arguments: dict[str, str]) -> dict[str, Any]:
+        return await self._offer(name, "get_prompt", prompt, arguments)
+
+    async def complete(self, name: str, ref: Any, argument: Any, *, context: Any) -> dict[str, Any]:
+        return await self._offer(name, "complete", ref, argument, context)
+
+    async def _offer(self, name: str, method: str, *arguments: Any) -> dict[str, Any]:
+        self.server(name)
+        self.asked.append((method, *arguments))
+        self.calling.set()
+        try:
+            return await self.offer(method, arguments)
         except trio.Cancelled:
             self.cancelled.set()
             raise

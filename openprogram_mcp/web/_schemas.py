@@ -16,6 +16,8 @@ __all__ = [
     "Auth",
     "CallRequest",
     "CallResult",
+    "Completion",
+    "CompletionRequest",
     "ConfigLocation",
     "EventPage",
     "EventRow",
@@ -24,6 +26,11 @@ __all__ = [
     "LogLine",
     "LogPage",
     "Problem",
+    "PromptList",
+    "PromptRequest",
+    "PromptResult",
+    "ResourceContents",
+    "ResourceList",
     "ServerDetail",
     "ServerList",
     "ServerRow",
@@ -168,6 +175,58 @@ class CallResult:
     text: str
     is_error: bool
     details: dict[str, Any]
+
+
+@frozen
+class ResourceList:
+    """A server's resources and the templates of others, as MCP gives them."""
+
+    resources: list[dict[str, Any]]
+    resourceTemplates: list[dict[str, Any]]  # noqa: N815 - as it stands in MCP
+
+
+@frozen
+class ResourceContents:
+    """A resource's contents, as MCP gives them; there may be more keys."""
+
+    contents: list[dict[str, Any]]
+
+
+@frozen
+class PromptList:
+    """A server's prompts, as MCP gives them."""
+
+    prompts: list[dict[str, Any]]
+
+
+@frozen
+class PromptRequest:
+    """The arguments of a prompt, all of them texts."""
+
+    arguments: dict[str, str] = field(factory=dict)
+
+
+@frozen
+class PromptResult:
+    """A prompt's messages, as MCP gives them; there may be more keys."""
+
+    messages: list[dict[str, Any]]
+
+
+@frozen
+class CompletionRequest:
+    """What is to be completed, as MCP has it: ``argument`` has ``name`` and ``value``, ``context`` other arguments."""
+
+    ref: dict[str, Any]
+    argument: dict[str, str]
+    context: dict[str, Any] | None = None
+
+
+@frozen
+class Completion:
+    """What an argument may be, as MCP gives it; there may be more keys."""
+
+    completion: dict[str, Any]
 
 
 @frozen

@@ -77,6 +77,7 @@ def openapi_document(api: API) -> dict[str, Any]:
 
 
 def _routes(api: API) -> list[HTTPRouteHandler]:
-    from . import _routes_events, _routes_servers, _routes_tools
+    from . import _routes_catalogs, _routes_events, _routes_servers, _routes_tools
 
-    return [*_routes_servers.routes(api), *_routes_tools.routes(api), *_routes_events.routes(api)]
+    rooms = (_routes_servers, _routes_tools, _routes_catalogs, _routes_events)
+    return [handler for room in rooms for handler in room.routes(api)]
