@@ -218,7 +218,10 @@ class ToolCallProgress(Event):
 
 @quick_frozen(kw_only=True)
 class ToolCallEnded(Event):
-    """A tool call has ended; ``outcome`` says how, ``result`` holds a short text, masked when read."""
+    """A tool call has ended; ``outcome`` says how, ``result`` holds a short text, masked when read.
+
+    ``may_still_run`` says that it was given up while the server had it: it was told, and may be at it all the same.
+    """
 
     type = "ToolCallEnded"
     call_id: str
@@ -226,6 +229,7 @@ class ToolCallEnded(Event):
     outcome: str
     is_error: bool
     duration_seconds: float
+    may_still_run: bool = False
     result: str = field(default="", repr=False)
     mask: Callable[[Any], Any] = field(repr=False, default=lambda value: value)
 
@@ -237,6 +241,7 @@ class ToolCallEnded(Event):
             "outcome": self.outcome,
             "is_error": self.is_error,
             "duration_seconds": round(self.duration_seconds, 6),
+            "may_still_run": self.may_still_run,
             "result": self.mask(shortened(self.result)),
         }
 

@@ -452,11 +452,35 @@ async def test_the_budget_for_waiting_is_one_for_all_connections(autojump_clock:
                 turns.offer(_Dead())
 
         nursery.start_soon(one_dies_every_second)
-        with pytest.raises(TimedOut) as late:
+        with pytest.raises(TimedOut, match=r"write waited 2.5 s for server 'fake' to come back") as late:
             await desk.make(Call(RemoteTool(name="write"), {}, "call", "write", timeout=2.5))
-        assert late.value.budget == "queue"
+        assert (late.value.budget, late.value.seconds) == ("connect", 2.5)
         assert trio.current_time() == pytest.approx(2.5)
         nursery.cancel_scope.cancel()
+
+
+async def test_waiting_for_the_server_to_come_back_is_not_taken_from_the_wait_for_a_turn(
+    autojump_clock: MockClock,
+) -> None:
+    turns: Turns[Any] = Turns(1)
+    config = FakeServer().server_config(startup_timeout_seconds=5, call_timeout_seconds=2)
+    desk = CallDesk(config, turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
+    turns.offer(_Dead())
+    assert turns.acquire_nowait(alone=True) is not None, "somebody has a turn and never gives it back"
+    async with trio.open_nursery() as nursery:
+
+        async def away_for_a_while() -> None:
+            await trio.sleep(1.5)
+            turns.hold()
+            await trio.sleep(4)
+            turns.offer(_Dead())
+
+        nursery.start_soon(away_for_a_while)
+        with pytest.raises(TimedOut, match=r"write waited 2 s for its turn") as late:
+            await desk.make(Call(RemoteTool(name="write"), {}, "call", "write"))
+        assert (late.value.budget, late.value.seconds) == ("queue", 2)
+        assert trio.current_time() == pytest.approx(6.0), "1.5 s of the queue, 4 s away, and the rest of the queue"
+        assert turns.waiting == 0
 
 
 async def test_a_tool_that_the_server_has_taken_back_is_not_called_any_more() -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from trio.testing import MockClock
 
 from openprogram_mcp import MCPManager
 from openprogram_mcp.client._lingering import Lingering
+from openprogram_mcp.client._turns import Turns
 from openprogram_mcp.errors import TimedOut
+from openprogram_mcp.events import Subscription, ToolCallEnded
 from openprogram_mcp.testing import Call as Recorded
 from openprogram_mcp.testing import FakeServer, do
+from openprogram_mcp.transports.stdio import Fate
 from tests._living import managed
 
 
@@ -157,30 +162,118 @@ async def test_a_call_that_never_stops_keeps_the_next_one_waiting_for_a_moment_o
         assert 0.3 < trio.current_time() - began < 3
 
 
-async def test_a_reading_call_that_was_given_up_keeps_nobody_waiting() -> None:
-    fake = FakeServer().tool("read", do.ignore_cancel(), do.hang(), read_only=True).tool("next")
-    async with managed({"f": fake.config()}) as manager:
+async def test_a_reading_call_that_was_given_up_keeps_only_those_waiting_that_run_alone() -> None:
+    fake = FakeServer().tool(
+        "read", do.ignore_cancel(), do.wait("SIGUSR1"), do.note("stopped"), do.reply("late"), read_only=True
+    )
+    fake.on_signal("SIGUSR1").tool("look", read_only=True).tool("write")
+    async with managed({"f": fake.config()}) as manager, trio.open_nursery() as nursery:
         await manager.started.wait()
-        with pytest.raises(TimedOut):
-            await manager.call_tool("f__read", timeout=0.05)
-        assert manager.server("f").in_flight == 0
+        with manager.events.subscribe() as events:
+            with trio.CancelScope() as scope:
+                nursery.start_soon(_cancel_when_begun, fake, scope)
+                await manager.call_tool("f__read")
+            assert manager.server("f").in_flight == 0, "its own place is free at once"
+            assert (await manager.call_tool("f__look")).text == "{}"
+            fake.send_signal("SIGUSR1")
+            assert (await manager.call_tool("f__write")).text == "{}"
+            ended = [record async for record in _until_ended(events, "f__write")]
+    (stopped,) = fake.records("note")
+    assert fake.calls("look")[0].began < stopped.time < fake.calls("write")[0].began
+    assert [(event.tool, event.outcome, event.may_still_run) for event in ended] == [
+        ("f__read", "cancelled", True),
+        ("f__look", "ok", False),
+        ("f__write", "ok", False),
+    ]
 
 
-async def test_a_turn_that_was_kept_does_not_outlive_its_connection(autojump_clock: MockClock) -> None:
-    released: list[float] = []
-    lingering = Lingering(lambda: released.append(trio.current_time()))
-    assert not lingering.keep(9), "nobody would give it back"
+async def _cancel_when_begun(fake: FakeServer, scope: trio.CancelScope) -> None:
+    await fake.wait_for("begin", method="tools/call")
+    scope.cancel()
+
+
+async def _until_ended(events: Subscription, tool: str) -> AsyncIterator[ToolCallEnded]:
+    """The ends of calls, up to the one of this tool."""
+    async for record in events:
+        if isinstance(record.event, ToolCallEnded):
+            yield record.event
+            if record.event.tool == tool:
+                return
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_turn_that_was_kept_does_not_outlive_its_connection(alone: bool, autojump_clock: MockClock) -> None:
+    turns: Turns[str] = Turns(8)
+    turns.offer("connection")
+    lingering = Lingering(turns)
+
+    def give_up() -> Fate:
+        assert turns.acquire_nowait(alone=alone) == "connection"
+        lingering.keep(fate := Fate(), 9, 9, alone=alone)
+        return fate
+
+    def is_free() -> bool:
+        if turns.acquire_nowait(alone=True) is None:
+            return False
+        turns.release()
+        return True
+
+    give_up()
+    assert is_free(), "nobody would give it back"
     async with trio.open_nursery() as nursery:
         nursery.start_soon(lingering.run)
         await trio.testing.wait_all_tasks_blocked()
-        assert lingering.keep(9)
-        assert not lingering.keep(9), "there is one such turn at most"
-        await trio.sleep(1)
-        assert released == [0.5]
-        assert lingering.keep(9)
+        give_up()
+        await trio.sleep(0.4)
+        assert not is_free()
+        await trio.sleep(0.2)
+        assert is_free()
+        give_up()
+        await trio.testing.wait_all_tasks_blocked()
+        assert not is_free()
         nursery.cancel_scope.cancel()
-    assert released == [0.5, 1.0]
-    assert not lingering.keep(9)
+    assert is_free()
+    give_up()
+    assert is_free()
+
+
+@pytest.mark.parametrize("alone", [True, False])
+async def test_a_late_answer_gives_a_kept_turn_back_at_once_and_only_once(
+    alone: bool, autojump_clock: MockClock
+) -> None:
+    turns: Turns[str] = Turns(8)
+    turns.offer("connection")
+    lingering = Lingering(turns)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lingering.run)
+        await trio.testing.wait_all_tasks_blocked()
+        turns.acquire_nowait(alone=alone)
+        lingering.keep(fate := Fate(), 9, 9, alone=alone)
+        assert turns.acquire_nowait(alone=True) is None
+        assert fate.on_late_answer is not None
+        fate.on_late_answer()
+        assert turns.acquire_nowait(alone=True) == "connection"
+        turns.release()
+        fate.on_late_answer()
+        await trio.sleep(1)
+        assert turns.running == 0
+        nursery.cancel_scope.cancel()
+    assert turns.running == 0
+
+
+async def test_a_call_that_must_run_alone_begins_with_the_late_answer_of_the_one_before_it() -> None:
+    fake = FakeServer().tool("write", do.ignore_cancel(), do.wait("SIGUSR1"), do.reply("late")).tool("next")
+    fake.on_signal("SIGUSR1")
+    async with managed({"f": fake.config()}) as manager, trio.open_nursery() as nursery:
+        await manager.started.wait()
+        with trio.CancelScope() as scope:
+            nursery.start_soon(_cancel_when_begun, fake, scope)
+            await manager.call_tool("f__write")
+        fake.send_signal("SIGUSR1")
+        began = trio.current_time()
+        assert (await manager.call_tool("f__next")).text == "{}"
+        assert trio.current_time() - began < 0.4, "less than the moment for which it would be kept"
+        assert manager.server("f").in_flight == 0
 
 
 async def test_a_restart_does_not_wait_for_a_call_that_was_given_up() -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import mcp_types
@@ -281,11 +282,38 @@ async def test_s2c_01_a_ping_is_answered_while_a_tool_runs_and_its_id_is_its_own
         assert note.facts["value"] == {}
 
 
-async def test_a_ping_of_ours_is_for_the_older_era_only(autojump_clock: MockClock) -> None:
-    for fake, pings in ((FakeServer(era="legacy"), 1), (FakeServer(era="modern"), 0)):
-        async with session_with(fake) as session:
-            await session.ping()
-            assert methods(fake).count("ping") == pings
+async def test_a_probe_asks_what_the_era_knows_and_costs_least(autojump_clock: MockClock) -> None:
+    for fake, asked in (
+        (FakeServer(era="legacy"), {"ping": 1, "server/discover": 0}),
+        (FakeServer(era="modern"), {"ping": 0, "server/discover": 2}),
+    ):
+        async with session_with(fake, known_era=None if fake.era == "modern" else "legacy") as session:
+            await session.probe()
+            assert {method: methods(fake).count(method) for method in asked} == asked
+
+
+async def test_while_the_server_waits_for_our_input_somebody_is_told_so(autojump_clock: MockClock) -> None:
+    steps = do.turns(
+        [do.result({"resultType": "input_required", "inputRequests": {"r": {"method": "roots/list"}}})],
+        [do.reply("done")],
+    )
+    fake = FakeServer(era="modern").tool("t", steps)
+    seen: list[str] = []
+
+    @contextmanager
+    def while_asked() -> Iterator[None]:
+        seen.append("asked")
+        yield
+        seen.append("answered")
+
+    async def slow_roots(context: Any) -> mcp_types.ListRootsResult:
+        assert seen == ["asked"]
+        return await _no_roots(context)
+
+    async with session_with(fake) as session:
+        session._client._list_roots_callback = slow_roots
+        await session.call_tool("t", {}, _no_options, while_asked=while_asked)
+    assert seen == ["asked", "answered"]
 
 
 # What the server tells.

@@ -6,11 +6,12 @@ construction. What may have run is never sent again, unless the tool says that a
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from itertools import count
 from time import perf_counter, time
-from typing import Any
+from typing import Any, Literal
 
 import trio
 from attrs import define, field
@@ -22,6 +23,7 @@ from ..errors import Denied, InvalidArguments, NotConnected, ServerGone, TimedOu
 from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted, shortened
 from ..masking import Masker
 from ..status import LastCall
+from ._budgets import Limits, Patience
 from ._connection import Connection, protocol
 from ._lingering import Lingering
 from ._turns import Turns
@@ -43,6 +45,7 @@ class Call:
         label: The tool's full name, for events and the status.
         timeout: Seconds without an answer or progress after which it is given up; ``None`` for the configured limit.
         on_progress: Told of progress, in the caller's task.
+        may_still_run: Set when it was given up, the server was told, and has not answered.
     """
 
     tool: RemoteTool
@@ -51,6 +54,7 @@ class Call:
     label: str
     timeout: float | None = None
     on_progress: OnProgress | None = None
+    may_still_run: bool = field(default=False, init=False)
 
 
 @define(eq=False)
@@ -78,9 +82,16 @@ class CallDesk:
     last: LastCall | None = None
     lingering: Lingering = field(init=False)
     tickets: count[int] = field(factory=count, init=False)
+    _patient: set[Patience] = field(factory=set, init=False)
 
     def __attrs_post_init__(self) -> None:
-        self.lingering = Lingering(self.turns.release)
+        self.lingering = Lingering(self.turns)
+        self.turns.on_connection = self._connection_changed
+
+    @property
+    def busy(self) -> bool:
+        """Whether the server has a call of ours, or may still be at one that was given up."""
+        return self.turns.running > 0 or trio.current_time() < self.lingering.busy_until
 
     @trio.lowlevel.enable_ki_protection
     async def make(self, call: Call) -> AgentToolResult:
@@ -133,6 +144,7 @@ class CallDesk:
                     outcome=outcome,
                     is_error=is_error,
                     duration_seconds=seconds,
+                    may_still_run=call.may_still_run,
                     result=text,
                     mask=self.masker.mask_value,
                 )
@@ -169,7 +181,7 @@ class CallDesk:
                 if not sent:
                     raise
                 raise self._gone(call) from error
-            request = _Request(call, limits, self._progress)
+            request, lost = _Request(call, limits, self._progress), False
             try:
                 try:
                     self._check_once_more(call, connection)
@@ -178,10 +190,15 @@ class CallDesk:
                         raise
                     raise self._gone(call) from error
                 answer: dict[str, Any] = await connection.session.call_tool(
-                    tool.name, call.arguments, request.options, relist=partial(self._relist, connection)
+                    tool.name,
+                    call.arguments,
+                    request.options,
+                    relist=partial(self._relist, connection),
+                    while_asked=request.standing_still,
                 )
                 return answer  # noqa: TRY300 - the turn is given back below, whatever the way out
             except sdk.ConnectionClosed:
+                lost = True
                 self.turns.withdraw(connection)
                 # Where all is cancelled, the connection may be gone before its caller has noticed: that is no loss.
                 await trio.lowlevel.checkpoint_if_cancelled()
@@ -192,9 +209,12 @@ class CallDesk:
             except sdk.MCPError as error:
                 if request.expired is None:
                     raise
-                raise self._timed_out(request) from error
+                raise self._timed_out(request, request.expired) from error
             finally:
-                if not (alone and request.unanswered and self.lingering.keep(limits.idle / 2)):
+                if request.unanswered and not lost:
+                    call.may_still_run = True
+                    self.lingering.keep(request.fate, limits.idle / 2, limits.hard, alone=alone)
+                else:
                     self.turns.release()
             config = self.config
 
@@ -208,11 +228,12 @@ class CallDesk:
                 server=self.config.name,
             )
 
-    def _limits(self, call: Call) -> _Limits:
+    def _limits(self, call: Call) -> Limits:
         idle = self.config.call_seconds if call.timeout is None else call.timeout
-        return _Limits(idle, max(self.config.max_call, idle))
+        connect = self.config.startup_seconds if call.timeout is None else call.timeout
+        return Limits(idle, max(self.config.max_call, idle), connect)
 
-    async def _turn(self, call: Call, ticket: int, limits: _Limits, *, alone: bool) -> Connection:
+    async def _turn(self, call: Call, ticket: int, limits: Limits, *, alone: bool) -> Connection:
         """Wait for a turn."""
         if self.turns.serves(protocol().serving_request.get()):
             raise NotConnected(
@@ -221,21 +242,21 @@ class CallDesk:
                 server=self.config.name,
             )
         self._hasten()
-        began = trio.current_time()
+        patience = limits.patience
+        self._patient.add(patience)
         try:
-            with trio.move_on_after(limits.patience):
+            with patience.waiting(self._awaited()):
                 return await self.turns.acquire(alone=alone, ticket=ticket)
         finally:
-            # One budget for all the waiting that a call does, however often its connection is lost.
-            limits.patience = max(0.0, limits.patience - (trio.current_time() - began))
-        raise TimedOut(
-            f"{call.label} waited {limits.idle:g} s for its turn; "
-            f"{self.turns.running} calls run and {self.turns.waiting} wait on server {self.config.name!r}",
-            budget="queue",
-            seconds=limits.idle,
-            remedy="Nothing was sent. Raise the limit, 'max_concurrency', or set 'serialize' to \"none\".",
-            server=self.config.name,
-        )
+            self._patient.remove(patience)
+        raise limits.waited_in_vain(call.label, self.config.name, self.turns.running, self.turns.waiting)
+
+    def _awaited(self) -> Literal["queue", "connect"]:
+        return "queue" if self.turns.connected else "connect"
+
+    def _connection_changed(self) -> None:
+        for patience in self._patient:
+            patience.switch(self._awaited())
 
     async def _progress(self, call: Call, progress: float, total: float | None, message: str | None) -> None:
         said = None if message is None else self.masker.mask(message)
@@ -247,23 +268,19 @@ class CallDesk:
         if call.on_progress is not None:
             await call.on_progress(progress, total, message)
 
-    def _timed_out(self, request: _Request) -> TimedOut:
-        label, limits = request.call.label, request.limits
-        if request.expired == "hard":
-            return TimedOut(
-                f"{label} did not come to an end within {limits.hard:g} s on server {self.config.name!r}",
-                budget="max_call",
-                seconds=limits.hard,
-                remedy="The server was told to stop; it may have run. Raise 'max_call_seconds' if it needs longer.",
-                server=self.config.name,
-            )
-        return TimedOut(
-            f"{label}: nothing was heard from server {self.config.name!r} for {limits.idle:g} s",
-            budget="call",
-            seconds=limits.idle,
-            remedy="The server was told to stop; it may have run. Raise 'call_timeout_seconds' if it needs longer.",
-            server=self.config.name,
-        )
+    def _timed_out(self, request: _Request, expired: str) -> TimedOut:
+        fate = request.fate
+        if fate.last_progress is not None:
+            ago, progress, total, message = fate.last_progress
+            said = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
+            if message is not None:
+                said = f"{said}, {self.masker.mask(message[:200])!r}"
+            heard = f"its last progress, {ago:.3g} s before, was {said}"
+        elif fate.silence is not None:
+            heard = f"the server's last word about anything came {fate.silence:.3g} s before"
+        else:
+            heard = "nothing else was heard"
+        return request.limits.unanswered(request.call.label, self.config.name, expired, heard)
 
     def _gone(self, call: Call) -> ServerGone:
         return ServerGone(
@@ -278,29 +295,11 @@ class CallDesk:
 
 
 @define(eq=False)
-class _Limits:
-    """The budgets of one call, in seconds.
-
-    Args:
-        idle: Without a sign of life from the server.
-        hard: For all rounds together, whatever is heard.
-        patience: What is left for waiting for a turn.
-    """
-
-    idle: float
-    hard: float
-    patience: float = field(init=False)
-
-    def __attrs_post_init__(self) -> None:
-        self.patience = self.idle
-
-
-@define(eq=False)
 class _Request:
     """One sending of a call over one connection: a request to the server, and one more for each round of input."""
 
     call: Call
-    limits: _Limits
+    limits: Limits
     _on_progress: Callable[[Call, float, float | None, str | None], Awaitable[None]]
     _fates: list[Any] = field(factory=list, init=False)
     _until: float | None = field(default=None, init=False)
@@ -320,11 +319,26 @@ class _Request:
             "on_progress": partial(self._on_progress, self.call),
         }
 
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """For as long as the server waits for us, its time does not run."""
+        began = trio.current_time()
+        try:
+            yield
+        finally:
+            if self._until is not None:
+                self._until += trio.current_time() - began
+
     @property
     def left_us(self) -> bool:
         """Whether the server may have got any of it."""
         queued = protocol().FateState.QUEUED
         return any(fate.state is not queued for fate in self._fates)
+
+    @property
+    def fate(self) -> Any:
+        """What became of its last sending."""
+        return self._fates[-1]
 
     @property
     def unanswered(self) -> bool:

@@ -31,6 +31,7 @@ from ._calls import Call, CallDesk
 from ._catalogs import Catalogs
 from ._connection import Connection, Ending, Withdrawn
 from ._gate import StartGate
+from ._health import until_silent
 from ._inquiries import Inquiries
 from ._turns import Turns
 
@@ -406,6 +407,7 @@ class MCPClient:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.catalogs.follow, connection)
             nursery.start_soon(self._desk.lingering.run)
+            nursery.start_soon(self._watch_health, connection)
             await self._woken.wait()
             nursery.cancel_scope.cancel()
         if self._wanted is None and not self._leaving:
@@ -413,6 +415,7 @@ class MCPClient:
             self._backoff.was_up(trio.current_time() - began)
             self._kept_until = trio.current_time() + _KEEP_SECONDS
             self._fail(self._loss(), self._lost, crashed=self._lost is not None and self._lost.exit_way == "own")
+            connection.retire()
             return
         if self._leaving or self._wanted in _DOWN:
             self._turns.refuse(self.not_connected)
@@ -421,6 +424,13 @@ class MCPClient:
         with trio.move_on_after(_DRAIN_SECONDS):
             await self._turns.idle()
         connection.retire()
+
+    async def _watch_health(self, connection: Connection) -> None:
+        health = self.config.health
+        if health is not None:
+            patience = min(health.interval_seconds, self.config.call_seconds)
+            await until_silent(connection, health.interval_seconds, patience, lambda: self._desk.busy)
+            self.lost(Ending(f"it did not answer a health check within {patience:g} s"))
 
     def _loss(self) -> ServerFailed:
         ending = self._lost or Ending()

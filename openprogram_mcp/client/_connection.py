@@ -115,6 +115,12 @@ class Connection:
         """The dispatcher, by whose identity a handler of the server's requests knows it."""
         return self.session.dispatcher
 
+    @property
+    def heard_at(self) -> float:
+        """When the server said anything last, by Trio's clock."""
+        at: float = self.session.dispatcher.heard_at
+        return at
+
     async def read_tools(self) -> None:
         """Read the whole list of tools anew; what was offered before stays until the new list is complete."""
         if not self.session.offers("tools"):

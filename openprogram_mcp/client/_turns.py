@@ -29,14 +29,18 @@ class _Waiter:
 class Turns(Generic[ConnectionT]):
     """Turns on the connections of one server, one connection at a time.
 
+    ``on_connection`` is called, synchronously, when there is a connection again, and when there is none any more.
+
     Args:
         limit: How many calls may run at once.
     """
 
     def __init__(self, limit: int) -> None:
+        self.on_connection: Callable[[], None] = lambda: None
         self._limit = limit
         self._connection: ConnectionT | None = None
         self._running = 0
+        self._lingering = 0
         self._alone = False
         self._waiting: dict[int, _Waiter] = {}
         self._refusal: Callable[[], BaseException] | None = None
@@ -57,14 +61,19 @@ class Turns(Generic[ConnectionT]):
         """How many calls wait for one."""
         return len(self._waiting)
 
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection to send calls to."""
+        return self._connection is not None
+
     def serves(self, dispatcher: object | None) -> bool:
         """Whether a call would wait for the very request that is being served over this dispatcher."""
         return dispatcher is not None and getattr(self._connection, "dispatcher", None) is dispatcher
 
     def offer(self, connection: ConnectionT) -> None:
         """Calls go to this connection from now on. Whoever waits is served, in order."""
-        self._connection = connection
         self._refusal = None
+        self._connect(connection)
         self._grant()
 
     def allow(self, limit: int) -> None:
@@ -79,12 +88,12 @@ class Turns(Generic[ConnectionT]):
         dead one would come back at once, without a checkpoint, and be granted again, for ever.
         """
         if self._connection is connection:
-            self._connection = None
+            self._connect(None)
 
     def hold(self) -> None:
         """There is no connection, but one is on its way: calls wait."""
-        self._connection = None
         self._refusal = None
+        self._connect(None)
 
     def refuse(self, why: Callable[[], BaseException]) -> None:
         """There is no connection, and none on its way: whoever waits, and whoever comes, is told why.
@@ -92,8 +101,8 @@ class Turns(Generic[ConnectionT]):
         Args:
             why: Makes the exception, one for each caller.
         """
-        self._connection = None
         self._refusal = why
+        self._connect(None)
         waiting, self._waiting = self._waiting, {}
         for waiter in waiting.values():
             trio.lowlevel.reschedule(waiter.task, outcome.Error(why()))
@@ -150,6 +159,17 @@ class Turns(Generic[ConnectionT]):
         if self._waiting:
             self._grant()
 
+    def linger(self) -> None:
+        """Give a turn back, but let nobody run alone until :meth:`unlinger`: the server may still be at it."""
+        self._lingering += 1
+        self.release()
+
+    def unlinger(self) -> None:
+        """What :meth:`linger` spoke of is over."""
+        self._lingering -= 1
+        if self._waiting:
+            self._grant()
+
     async def idle(self) -> None:
         """Wait until no call holds a turn."""
         while self._running:
@@ -158,7 +178,13 @@ class Turns(Generic[ConnectionT]):
     def _may_run(self, alone: bool) -> bool:
         if self._connection is None or self._alone or self._running >= self._limit:
             return False
-        return not (alone and self._running)
+        return not (alone and (self._running or self._lingering))
+
+    def _connect(self, connection: ConnectionT | None) -> None:
+        changes = (connection is None) is not (self._connection is None)
+        self._connection = connection
+        if changes:
+            self.on_connection()
 
     def _grant(self) -> None:
         while self._waiting:

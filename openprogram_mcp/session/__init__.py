@@ -14,7 +14,7 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import Any, Final, Literal, cast
 
 import mcp_types as types
@@ -243,6 +243,7 @@ class Session:
         options: Callable[[], RequestOptions],
         *,
         relist: Callable[[], Awaitable[None]] | None = None,
+        while_asked: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> dict[str, Any]:
         """Call a tool and give its result as the server sent it.
 
@@ -254,6 +255,7 @@ class Session:
             options: Makes the limits and callbacks of each request; asked anew for each round.
             relist: Reads the tools anew; called once for each request that the server refuses because of an outdated
                 schema.
+            while_asked: Entered while the server waits for input of ours, in which no time of its own passes.
 
         Raises:
             BrokenAnswer: What it answered is against the protocol.
@@ -263,7 +265,9 @@ class Session:
         params: dict[str, Any] = {"name": name, "arguments": arguments}
         raw = await self._call(params, options, relist)
         if raw.get("resultType") == "input_required" and self.era != "legacy":
-            return await self._play_input_rounds(params, lambda given: self._call(given, options, relist), raw)
+            return await self._play_input_rounds(
+                params, lambda given: self._call(given, options, relist), raw, while_asked
+            )
         return raw
 
     async def _call(
@@ -299,6 +303,7 @@ class Session:
         params: Mapping[str, Any],
         send: Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]],
         raw: dict[str, Any],
+        while_asked: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> dict[str, Any]:
         waits = 0
         for _ in range(_MAX_INPUT_ROUNDS):
@@ -309,7 +314,8 @@ class Session:
             again = dict(params)
             if asked.input_requests:
                 waits = 0
-                again["inputResponses"] = await self._answers(asked.input_requests)
+                with while_asked():
+                    again["inputResponses"] = await self._answers(asked.input_requests)
             else:
                 # It has a state alone, as the type sees to: it is not ready yet.
                 await trio.sleep(_STATE_ONLY_WAIT_SECONDS[min(waits, 3)])
@@ -348,10 +354,14 @@ class Session:
             params = {**params, "_meta": {**(params.get("_meta") or {}), **self._meta}}
         return self.dispatcher.send_raw_request(method, params, options)
 
-    async def ping(self) -> None:
-        """Ask whether the server lives, where its era knows ``ping``."""
-        if self.era == "legacy":
-            await self.dispatcher.send_raw_request("ping", None, None)
+    async def probe(self) -> None:
+        """Ask what costs a server next to nothing, to see that it answers: ``ping``, or what stands in its place.
+
+        Raises:
+            MCPError: It answered with an error, which is an answer too; or the connection ended.
+        """
+        method = "ping" if self.era == "legacy" else "server/discover"
+        await self._request(method, {}, {"cancel_on_abandon": False})
 
     @property
     def wants_listener(self) -> bool:

@@ -8,6 +8,7 @@ peer that does not read is dropped at some point, so that the memory held is bou
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from enum import StrEnum
 from typing import Final
 
@@ -37,11 +38,20 @@ class FateState(StrEnum):
 class Fate:
     """What became of one request, for whoever asked for it.
 
-    ``expired`` names the limit that ran out, ``idle`` or ``hard``.
+    Args:
+        state: How far it has come. An answer that comes after it was given up counts, too.
+        expired: The limit that ran out, ``idle`` or ``hard``.
+        last_progress: What was heard of it last, when a limit ran out: how many seconds before, how far, of how much,
+            and a word about it.
+        silence: For how many seconds the server had said nothing at all by then.
+        on_late_answer: Called, synchronously, when the answer comes after it was given up.
     """
 
     state: FateState = FateState.QUEUED
     expired: str | None = None
+    last_progress: tuple[float, float, float | None, str | None] | None = None
+    silence: float | None = None
+    on_late_answer: Callable[[], None] | None = None
 
 
 @define(eq=False)
@@ -78,10 +88,12 @@ class Outbox:
 
     Args:
         link: Where they go.
+        now: The clock of the requests' limits.
     """
 
-    def __init__(self, link: Link) -> None:
+    def __init__(self, link: Link, now: Callable[[], float] = trio.current_time) -> None:
         self._link = link
+        self._now = now
         self._frames: deque[Frame] = deque()
         self._bytes = 0
         self._wanted = trio.lowlevel.ParkingLot()
@@ -123,7 +135,7 @@ class Outbox:
                 self._break()
                 return
             if sent:
-                frame.written(trio.current_time())
+                frame.written(self._now())
                 if sent == len(frame.data):
                     return
                 frame.data = frame.data[sent:]
@@ -163,7 +175,7 @@ class Outbox:
         data = joined[0].data if len(joined) == 1 else b"".join(frame.data for frame in joined)
         sent = self._link.try_send(data) if joined else 0
         self._bytes -= sent
-        left, now = sent, trio.current_time()
+        left, now = sent, self._now()
         for frame in joined:
             if not left:
                 break

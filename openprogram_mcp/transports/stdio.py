@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Final
 
 import trio
@@ -32,6 +33,7 @@ from mcp.shared.transport_context import TransportContext
 from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from . import wire
+from ._clock import CallClock
 from ._inbound import Inbound, serving_request
 from ._link import Link
 from ._outbox import Fate, FateState, Frame, Outbox
@@ -49,6 +51,8 @@ _TIMED_OUT: Final = object()
 
 # How long a peer that has closed its input may still answer what it was asked before.
 _LAST_ANSWERS_SECONDS: Final = 5.0
+# So many requests that were given up are remembered, to know their late answers.
+_GIVEN_UP_KEPT: Final = 256
 
 
 @define(eq=False)
@@ -90,13 +94,16 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         self._lines = wire.LineBuffer(max_frame_bytes)
         self._on_noise = on_noise
         self._outstanding = wire.Outstanding()
-        self._outbox = Outbox(link)
+        self._clock = CallClock(self._set_timer)
+        self._outbox = Outbox(link, self._clock.now)
         self._inbound = Inbound(self, self._post, TransportContext(kind="stdio", can_send_request=True))
         self._tracer = Tracer()
         self._timer = trio.CancelScope()
         self._answers = trio.lowlevel.ParkingLot()
         self._state = "new"
         self._late = 0
+        self._given_up: dict[RequestId, Fate] = {}
+        self._heard_at = 0.0
 
     @property
     def closed(self) -> bool:
@@ -112,6 +119,15 @@ class StdioDispatcher(Dispatcher[TransportContext]):
     def dropped(self) -> int:
         """How many messages found nobody: late and unknown answers, and in a flood those either way."""
         return self._late + self._inbound.dropped + self._outbox.dropped
+
+    @property
+    def heard_at(self) -> float:
+        """When the peer said anything last, by Trio's clock; 0 before it has."""
+        return self._heard_at
+
+    def standing_still(self) -> AbstractContextManager[None]:
+        """Let the limits of all requests stand still, while somebody is asked on whom the peer may depend."""
+        return self._clock.standing_still()
 
     # What we ask and tell.
 
@@ -167,7 +183,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                             await caller.park()
                 finally:
                     if not slot.settled or slot.outcome is _TIMED_OUT:
-                        self._abandon(frame, wire_id, options.get("cancel_on_abandon", True))
+                        self._abandon(frame, wire_id, fate, options.get("cancel_on_abandon", True))
                 trace.outcome(slot.outcome)
         finally:
             self._outstanding.remove(slot)
@@ -179,6 +195,10 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             raise ConnectionClosed
         if outcome is _TIMED_OUT:
             fate.expired = slot.expired
+            fate.silence = trio.current_time() - self._heard_at if self._heard_at else None
+            if slot.last_heard is not None:
+                at, progress, total, message = slot.last_heard
+                fate.last_progress = (self._clock.now() - at, progress, total, message)
             raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
         fate.state = FateState.ANSWERED
         if isinstance(outcome, MCPError):
@@ -195,10 +215,15 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             # Where others are on their way too, more of them are likely to follow in this moment.
             self._outbox.post(frame, alone=len(self._outstanding) == 1)
 
-    def _abandon(self, frame: Frame, wire_id: RequestId, tell: bool) -> None:
+    def _abandon(self, frame: Frame, wire_id: RequestId, fate: Fate, tell: bool) -> None:
         """Nobody waits any more: take the request out of the outbox if it still stands there, else tell the peer."""
         frame.withdrawn = True
-        if tell and frame.begun and self._state == "running":
+        if not frame.begun or self._state != "running":
+            return
+        if len(self._given_up) >= _GIVEN_UP_KEPT:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[correlation_key(wire_id)] = fate
+        if tell:
             self._post(wire.encode_notification("notifications/cancelled", {"requestId": wire_id}))
 
     async def notify(self, method: str, params: Mapping[str, Any] | None, opts: CallOptions | None = None) -> None:
@@ -215,19 +240,24 @@ class StdioDispatcher(Dispatcher[TransportContext]):
     def _arm(self, slot: Slot, timeout: float | None, hard_timeout: float | None) -> None:
         if timeout is None and hard_timeout is None:
             return
-        now = trio.current_time()
+        now = self._clock.now()
         slot.idle = timeout
         slot.hard_deadline = math.inf if hard_timeout is None else now + hard_timeout
         slot.deadline = min(slot.hard_deadline, math.inf if timeout is None else now + timeout)
-        if slot.deadline < self._timer.deadline:
-            self._timer.deadline = slot.deadline
+        deadline = self._clock.when(slot.deadline)
+        if deadline < self._timer.deadline:
+            self._timer.deadline = deadline
+
+    def _set_timer(self) -> None:
+        earliest = min((slot.deadline for slot in self._outstanding), default=math.inf)
+        self._timer.deadline = self._clock.when(earliest)
 
     @trio.lowlevel.enable_ki_protection
     async def _expire(self) -> None:
         while True:
             with self._timer:
                 await trio.sleep_forever()
-            now = trio.current_time()
+            now = self._clock.now()
             for slot in self._outstanding:
                 if slot.deadline <= now:
                     # One that is answered already has somebody listening to its progress, for too long.
@@ -235,8 +265,8 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                     if slot.give_up(_TIMED_OUT):
                         slot.expired = "hard" if slot.hard_deadline <= now else "idle"
             self._outbox.wake_waiting()
-            earliest = min((slot.deadline for slot in self._outstanding), default=math.inf)
-            self._timer = trio.CancelScope(deadline=earliest)
+            self._timer = trio.CancelScope()
+            self._set_timer()
 
     # What we hear.
 
@@ -269,6 +299,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
 
                 try:
                     while chunk := await self._link.receive():
+                        self._heard_at = trio.current_time()
                         for line in self._lines.feed(chunk):
                             self._take_line(line, take)
                         await self._inbound.let_deliver()
@@ -345,9 +376,19 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             # An error that could not say what it is about: with one request on its way it can only be that one.
             slot = self._outstanding.only()
         if slot is None or not slot.settle(outcome_of(message)):
-            self._late += 1
+            self._take_late(message.id)
         if self._answers:
             self._answers.unpark_all()
+
+    def _take_late(self, answered: object) -> None:
+        """An answer that nobody waits for: what it was asked for is over now, if we know of it."""
+        self._late += 1
+        wire_id = as_request_id(answered)
+        fate = None if wire_id is None else self._given_up.pop(correlation_key(wire_id), None)
+        if fate is not None:
+            fate.state = FateState.ANSWERED
+            if fate.on_late_answer is not None:
+                fate.on_late_answer()
 
     def _take_progress(self, params: Mapping[str, Any]) -> None:
         slot = self._outstanding.find(params.get("progressToken"))
@@ -355,12 +396,14 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         if slot is None or progress is None:
             return
         total = as_number(params.get("total"))
-        slot.heard(progress, total, message if isinstance(message, str) else None, trio.current_time())
+        slot.heard(progress, total, message if isinstance(message, str) else None, self._clock.now())
 
     def _take_noise(self, noise: Noise) -> None:
         slot = self._outstanding.find(noise.id)
         if slot is not None:
             slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
             self._answers.unpark_all()
+        elif noise.id is not None:
+            self._take_late(noise.id)
         if self._on_noise is not None:
             self._on_noise(noise)

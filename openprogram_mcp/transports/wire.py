@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 import msgspec
-from attrs import define, field
+from attrs import define
 
 __all__ = [
     "Envelope",
@@ -274,6 +274,7 @@ class Slot:
         issued: Some of it has left us.
         interrupt: Called when it is given up while somebody is being told its progress.
         expired: Which limit ran out, ``idle`` or ``hard``, once one has.
+        last_heard: The last progress: when, how far, of how much, and a word about it.
     """
 
     key: RequestId
@@ -287,7 +288,7 @@ class Slot:
     outcome: Any = None
     settled: bool = False
     progress: list[tuple[float, float | None, str | None]] | None = None
-    last_progress: float = field(default=float("-inf"))
+    last_heard: tuple[float, float, float | None, str | None] | None = None
 
     def settle(self, outcome: Any) -> bool:
         """Give it its outcome. Only the first one counts."""
@@ -315,9 +316,9 @@ class Slot:
 
         Of more than somebody slow can listen to, the oldest are forgotten.
         """
-        if self.settled or progress < self.last_progress:
+        if self.settled or (self.last_heard is not None and progress < self.last_heard[1]):
             return False
-        self.last_progress = progress
+        self.last_heard = (now, progress, total, message)
         self.restart(now)
         if self.progress is not None:
             if len(self.progress) >= _PROGRESS_HELD:

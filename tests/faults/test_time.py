@@ -105,7 +105,7 @@ async def test_time_03_a_server_that_never_answers_meets_a_limit_that_names_it(s
     limits = {"startup_timeout_seconds": 0.4, "call_timeout_seconds": 0.2, "stop_timeout_seconds": 0.2}
     async with hosting({"f": fake.config(**limits, reconnect=False)}) as manager:
         if stage == "tools/call":
-            with pytest.raises(TimedOut, match=r"f__t: nothing was heard from server 'f' for 0.2 s") as late:
+            with pytest.raises(TimedOut, match=r"f__t: nothing was heard of it from server 'f' for 0.2 s") as late:
                 await manager.call_tool("f__t")
             assert (late.value.budget, late.value.seconds) == ("call", 0.2)
             assert manager.server("f").ready
