@@ -18,6 +18,7 @@ inside a text becomes its text, and a path goes into a value (``"$args.city"``):
 ``inputs``              all answers that a retry brought to ``input_required``
 ``count``               how often ``repeat`` went round before
 ``pid``, ``argv``       of the server's process; also ``cwd`` and ``env``
+``headers``, ``path``   over HTTP: of the request, header names in small letters; also ``query`` and ``session``
 ======================= ================================================================================================
 """
 
@@ -26,7 +27,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from attrs import field, frozen
+from ._do_http import cut, event, forget, head, on_get, respond, stream, tcp
+from ._step import Step, raw, steps_of
 
 __all__ = [
     "Step",
@@ -36,22 +38,28 @@ __all__ = [
     "changed",
     "choose",
     "close",
+    "cut",
     "die",
     "echo",
     "end_listening",
+    "event",
     "exit",
     "fail",
+    "forget",
     "hang",
+    "head",
     "hide",
     "ignore_cancel",
     "input_required",
     "log",
     "note",
     "notify",
+    "on_get",
     "progress",
     "repeat",
     "reply",
     "request",
+    "respond",
     "result",
     "send",
     "show",
@@ -60,32 +68,13 @@ __all__ = [
     "stall",
     "standard",
     "stderr",
+    "stream",
+    "tcp",
     "turns",
     "wait",
     "wake",
     "write",
 ]
-
-
-@frozen
-class Step:
-    """One step of a script. Made by the functions of this module."""
-
-    kind: str
-    fields: Mapping[str, Any] = field(factory=dict)
-
-    def to_json(self) -> dict[str, Any]:
-        """The step as the fake server's program reads it."""
-        return {"do": self.kind, **self.fields}
-
-
-def _steps(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    return [step.to_json() for step in steps]
-
-
-def _raw(data: bytes | str) -> str:
-    """Bytes as text with one character a byte: what JSON can carry."""
-    return (data.encode() if isinstance(data, str) else data).decode("latin-1")
 
 
 # Answering.
@@ -160,7 +149,7 @@ def standard(changes: Mapping[str, Any] | None = None, *, drop: Sequence[str] = 
 
 
 def write(data: bytes | str, *, chunk: int | None = None, pause: float = 0.0) -> Step:
-    """Write bytes to stdout, exactly these: no line end is added.
+    """Write bytes to stdout, exactly these: no line end is added. Over HTTP, to the body of the response.
 
     Args:
         data: The bytes; a text is encoded as UTF-8. ``$id`` and ``$token`` in it become the JSON of the request's id
@@ -168,7 +157,7 @@ def write(data: bytes | str, *, chunk: int | None = None, pause: float = 0.0) ->
         chunk: Write so many bytes at a time; ``1`` is byte by byte.
         pause: Seconds between two chunks. What other handlers have to write waits meanwhile.
     """
-    return Step("write", {"data": _raw(data), "chunk": chunk, "pause": pause})
+    return Step("write", {"data": raw(data), "chunk": chunk, "pause": pause})
 
 
 def send(message: Mapping[str, Any], *, end: str = "\n") -> Step:
@@ -308,7 +297,7 @@ def ignore_cancel() -> Step:
 
 def stderr(data: bytes | str, *, times: int = 1) -> Step:
     """Write bytes to stderr, so many times over."""
-    return Step("stderr", {"data": _raw(data), "times": times})
+    return Step("stderr", {"data": raw(data), "times": times})
 
 
 def exit(code: int = 0) -> Step:  # noqa: A001 - do.exit() reads as what it does
@@ -341,7 +330,7 @@ def spawn(
         ignore: Signals that it ignores, such as ``SIGTERM``.
     """
     options = {
-        "steps": _steps(steps),
+        "steps": steps_of(steps),
         "inherit": list(inherit),
         "new_session": new_session,
         "ignore": list(ignore),
@@ -359,7 +348,7 @@ def note(value: Any) -> Step:
 
 def repeat(*steps: Step, times: int | None = None) -> Step:
     """Play steps over and over; for ever where ``times`` is ``None``."""
-    return Step("repeat", {"steps": _steps(steps), "times": times})
+    return Step("repeat", {"steps": steps_of(steps), "times": times})
 
 
 def turns(*alternatives: Sequence[Step], cycle: bool = False, file: str | None = None) -> Step:
@@ -374,7 +363,7 @@ def turns(*alternatives: Sequence[Step], cycle: bool = False, file: str | None =
     """
     if not alternatives:
         raise ValueError("turns() needs at least one alternative")
-    return Step("turns", {"turns": [_steps(steps) for steps in alternatives], "cycle": cycle, "file": file})
+    return Step("turns", {"turns": [steps_of(steps) for steps in alternatives], "cycle": cycle, "file": file})
 
 
 def choose(value: str, cases: Mapping[str, Sequence[Step]], otherwise: Sequence[Step] = ()) -> Step:
@@ -383,15 +372,15 @@ def choose(value: str, cases: Mapping[str, Sequence[Step]], otherwise: Sequence[
         "choose",
         {
             "value": value,
-            "cases": {name: _steps(steps) for name, steps in cases.items()},
-            "otherwise": _steps(otherwise),
+            "cases": {name: steps_of(steps) for name, steps in cases.items()},
+            "otherwise": steps_of(otherwise),
         },
     )
 
 
 def beside(*steps: Step) -> Step:
     """Play steps side by side with those that follow."""
-    return Step("beside", {"steps": _steps(steps)})
+    return Step("beside", {"steps": steps_of(steps)})
 
 
 # What is offered.

@@ -69,11 +69,27 @@ if TYPE_CHECKING:
 class Task:
     """One run of a script: for a request, a notification, a stage of the process's life, or beside another."""
 
-    __slots__ = ("cancelled", "ignores_cancel", "message", "modern", "names", "refusal", "running", "turn", "urgent")
+    __slots__ = (
+        "aside",
+        "cancelled",
+        "ignores_cancel",
+        "key",
+        "message",
+        "modern",
+        "names",
+        "origin",
+        "refusal",
+        "running",
+        "turn",
+        "urgent",
+    )
 
-    def __init__(self, names: dict[str, Any], message: dict[str, Any] | None = None) -> None:
+    def __init__(self, names: dict[str, Any], message: dict[str, Any] | None = None, origin: Any = None) -> None:
         self.names = names
         self.message = message
+        self.origin = origin  # over HTTP the exchange that it serves; stdio has one channel for all
+        self.aside = False  # over HTTP: what it sends goes elsewhere than on that exchange
+        self.key: Any = None
         self.modern = False
         self.refusal: Refused | None = None
         self.running: Running | None = None
@@ -96,14 +112,16 @@ class Player:
         world: Where it runs.
     """
 
+    steps_class = Steps
+
     def __init__(self, script: dict[str, Any], world: World) -> None:
         self.world = world
         self.offer = Offer(script)
         self.hooks: dict[str, list[dict[str, Any]]] = script.get("on", {})
         self._single: bool = script.get("single_threaded", False)
-        self._steps = Steps(self)
+        self._steps = self.steps_class(self)
         self._buffer: list[bytes] = []
-        self._backlog: deque[dict[str, Any]] = deque()
+        self._backlog: deque[tuple[dict[str, Any], Any]] = deque()
         self._ready: deque[tuple[Task, int, Any]] = deque()
         self._timers: list[tuple[float, int, Task, int]] = []
         self._sequence = 0
@@ -115,7 +133,7 @@ class Player:
         self.active: dict[Any, Task] = {}
         self.flags: set[str] = set()
         self.stalled_until: float | None = None
-        self.listeners: dict[Any, dict[str, Any]] = {}
+        self.listeners: dict[Any, tuple[Task, dict[str, Any]]] = {}
         self.modern_peer = False
         self.minted = 0
         self.facts = world.facts()
@@ -146,6 +164,11 @@ class Player:
                 self._read(whole)
         if rest:
             self._buffer.append(rest)
+        self._turn()
+
+    def take(self, message: dict[str, Any], origin: Any) -> None:
+        """A message came in by another way than a line of stdin."""
+        self._backlog.append((message, origin))
         self._turn()
 
     def eof(self) -> None:
@@ -194,13 +217,20 @@ class Player:
             self.world.note(event, facts)
 
     def launch(
-        self, steps: list[dict[str, Any]], names: dict[str, Any] | None = None, *, urgent: bool = False
+        self,
+        steps: list[dict[str, Any]],
+        names: dict[str, Any] | None = None,
+        *,
+        urgent: bool = False,
+        origin: Any = None,
     ) -> Task | None:
         """Start a task that answers no request; ``None`` where there is nothing to play."""
         if not steps:
             return None
-        task = Task(self.facts if names is None else names)
+        task = Task(self.facts if names is None else names, origin=origin)
+        task.key = self.key(task.names.get("id"), origin)
         task.urgent = urgent
+        self.task_begins(task)
         task.running = self._steps.play(steps, task)
         self._ready.append((task, task.turn, None))
         return task
@@ -236,22 +266,22 @@ class Player:
             return
         self.note("received", text=text)
         if isinstance(message, dict):
-            self._backlog.append(message)
+            self._backlog.append((message, None))
 
     def _admit(self) -> None:
         """Take messages up: all that may be begun now, in order; answers always."""
-        held: list[dict[str, Any]] = []
+        held: list[tuple[dict[str, Any], Any]] = []
         while self._backlog and self._starting is None and self.stalled_until is None:
-            message = self._backlog.popleft()
+            message, origin = self._backlog.popleft()
             if "method" not in message:
                 self.wake(("answer", message.get("id")), message)
             elif self._busy is not None:
-                held.append(message)
+                held.append((message, origin))
             else:
-                self._begin(message)
+                self._begin(message, origin)
         self._backlog.extendleft(reversed(held))
 
-    def _begin(self, message: dict[str, Any]) -> None:
+    def _begin(self, message: dict[str, Any], origin: Any) -> None:
         method = message["method"]
         params = message.get("params")
         if not isinstance(params, dict):
@@ -259,20 +289,23 @@ class Player:
         meta = params.get("_meta")
         names = {
             **self.facts,
+            **self.facts_of(origin),
             "id": message.get("id"),
             "method": method,
             "params": params,
             "args": params.get("arguments") or {},
             "token": meta.get("progressToken") if isinstance(meta, dict) else None,
         }
-        task = Task(names, message)
+        task = Task(names, message, origin)
+        task.key = self.key(names["id"], origin)
+        self.task_begins(task)
         if "id" in message:
             try:
                 task.modern = self.modern_peer = self.offer.is_modern(method, params)
             except Refused as refusal:
                 task.refusal = refusal
-            self.active[message["id"]] = task
-            self.note("begin", id=message["id"], method=method, tool=params.get("name"), arguments=names["args"])
+            self.active[task.key] = task
+            self._note_of(task, "begin", tool=params.get("name"), arguments=names["args"])
             if self._single:
                 self._busy = task
         steps = self.hooks.get(method)
@@ -339,20 +372,48 @@ class Player:
         if task is self._busy:
             self._busy = None
         if task.message is not None and "id" in task.message:
-            request_id = task.message["id"]
-            if self.active.get(request_id) is task:
-                del self.active[request_id]
-            self.listeners.pop(request_id, None)
-            self.note("end", id=request_id, method=task.message["method"], outcome=outcome)
+            if self.active.get(task.key) is task:
+                del self.active[task.key]
+            self.listeners.pop(task.key, None)
+            self._note_of(task, "end", outcome=outcome)
+        self.task_ends(task, outcome)
 
-    def cancel(self, request_id: Any, reason: Any) -> None:
-        """The client withdrew a request: its task is woken if it waits for that, else ended unless it ignores it."""
-        task = self.active.get(request_id)
+    def cancel(self, request_id: Any, reason: Any, origin: Any = None) -> None:
+        """The client withdrew a request."""
+        task = self.active.get(self.key(request_id, origin))
         self.note("cancelled", id=request_id, reason=reason, known=task is not None)
-        if task is None:
-            return
+        if task is not None:
+            self.withdraw(task)
+
+    def withdraw(self, task: Task) -> None:
+        """Nobody waits for a task any more: it is woken if it waits for that, else ended unless it ignores it."""
         task.cancelled = True
-        if ("cancelled", request_id) in self._waiting:
-            self.wake(("cancelled", request_id))
+        if ("cancelled", task.key) in self._waiting:
+            self.wake(("cancelled", task.key))
         elif not task.ignores_cancel:
             self.finish(task, "cancelled")
+
+    def _note_of(self, task: Task, event: str, **facts: Any) -> None:
+        message = task.message or {}
+        where = self.whereabouts(task.origin)
+        self.note(event, id=message["id"], method=message["method"], **where, **facts)
+
+    # What is different where there are many channels: over HTTP.
+
+    def key(self, request_id: Any, origin: Any) -> Any:  # noqa: ARG002 - for those who have more than one channel
+        """What a running request is known by."""
+        return request_id
+
+    def facts_of(self, origin: Any) -> dict[str, Any]:  # noqa: ARG002 - see above
+        """More placeholders for a script that serves what came from there."""
+        return {}
+
+    def whereabouts(self, origin: Any) -> dict[str, Any]:  # noqa: ARG002 - see above
+        """What a note about a request says of where it came from."""
+        return {}
+
+    def task_begins(self, task: Task) -> None:
+        """A task was made."""
+
+    def task_ends(self, task: Task, outcome: str) -> None:
+        """A task has ended."""

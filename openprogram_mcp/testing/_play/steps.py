@@ -37,7 +37,7 @@ class Steps:
     def __init__(self, player: Player) -> None:
         self._player = player
         self._writing = False
-        self._turns: dict[int, int] = {}
+        self._turns: dict[int, tuple[dict[str, Any], int]] = {}  # with the step, so that no other gets its number
 
     def play(self, steps: list[dict[str, Any]], task: Task) -> Running:
         """Play the steps of a task. A retry that brings the client's input goes on behind the step that asked."""
@@ -71,7 +71,7 @@ class Steps:
         params = task.names["params"]
         if "id" not in message:
             if method == "notifications/cancelled":
-                self._player.cancel(params.get("requestId"), params.get("reason"))
+                self._player.cancel(params.get("requestId"), params.get("reason"), task.origin)
             return
         try:
             task.check()
@@ -92,7 +92,7 @@ class Steps:
 
     # Writing.
 
-    def _write(self, pieces: list[bytes], pause: float = 0.0) -> Running:
+    def _write(self, task: Task, pieces: list[bytes], pause: float = 0.0) -> Running:  # noqa: ARG002 - over HTTP it matters
         player = self._player
         while self._writing:  # frames of others never get into the middle of one that is written slowly
             yield None, ("written", None)
@@ -106,11 +106,15 @@ class Steps:
             self._writing = False
             player.wake(("written", None))
 
-    def _send(self, message: dict[str, Any], end: str = "\n") -> Running:
-        return self._write([(dumps(message) + end).encode("utf-8", "surrogatepass")])
+    def _send(self, task: Task, message: dict[str, Any], end: str = "\n") -> Running:
+        return self._write(task, [(dumps(message) + end).encode("utf-8", "surrogatepass")])
+
+    def _send_apart(self, task: Task, message: dict[str, Any]) -> Running:
+        """Send what belongs to no request."""
+        return self._send(task, message)
 
     def _answer(self, task: Task, **body: Any) -> Running:
-        return self._send({"jsonrpc": "2.0", "id": task.names.get("id"), **body})
+        return self._send(task, {"jsonrpc": "2.0", "id": task.names.get("id"), **body})
 
     def _result(self, task: Task, result: dict[str, Any]) -> Running:
         return self._answer(task, result=self._player.offer.complete(result) if task.modern else result)
@@ -143,33 +147,34 @@ class Steps:
         return self._answer(task, error=fill(step["error"], task.names))
 
     def do_send(self, step: dict[str, Any], task: Task) -> Running:
-        return self._send(fill(step["message"], task.names), step["end"])
+        return self._send(task, fill(step["message"], task.names), step["end"])
 
     def do_write(self, step: dict[str, Any], task: Task) -> Running:
         data = fill_bytes(step["data"].encode("latin-1"), task.names)
         chunk: int | None = step["chunk"]
         pieces = [data] if not chunk else [data[at : at + chunk] for at in range(0, len(data), chunk)]
-        return self._write(pieces, step["pause"])
+        return self._write(task, pieces, step["pause"])
 
     def do_progress(self, step: dict[str, Any], task: Task) -> Running:
         params = fill(step["params"], task.names)
         params.setdefault("progressToken", task.names.get("token"))
         if params["progressToken"] is None:
             return
-        yield from self._send({"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
+        yield from self._send(task, {"jsonrpc": "2.0", "method": "notifications/progress", "params": params})
 
-    def do_changed(self, step: dict[str, Any], _task: Task) -> Running:
+    def do_changed(self, step: dict[str, Any], task: Task) -> Running:
         what = step["what"]
         uri = step["uri"]
         method = "notifications/resources/updated" if uri else f"notifications/{what}/list_changed"
         params: dict[str, Any] = {"uri": uri} if uri else {}
         if not self._player.modern_peer:
-            yield from self._send({"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})})
+            message = {"jsonrpc": "2.0", "method": method, **({"params": params} if params else {})}
+            yield from self._send_apart(task, message)
             return
-        for request_id, wanted in list(self._player.listeners.items()):
+        for listener, wanted in list(self._player.listeners.values()):
             if uri in (wanted.get("resourceSubscriptions") or ()) if uri else wanted.get(_LISTENED[what]):
-                stamped = {**params, "_meta": {SUBSCRIPTION_ID: request_id}}
-                yield from self._send({"jsonrpc": "2.0", "method": method, "params": stamped})
+                stamped = {**params, "_meta": {SUBSCRIPTION_ID: listener.names["id"]}}
+                yield from self._send(listener, {"jsonrpc": "2.0", "method": method, "params": stamped})
 
     def _listen(self, task: Task) -> Running:
         request_id = task.names["id"]
@@ -177,9 +182,9 @@ class Steps:
         wanted = {key: value for key, value in asked.items() if value} if isinstance(asked, dict) else {}
         acknowledged = {"notifications": wanted, "_meta": {SUBSCRIPTION_ID: request_id}}
         yield from self._send(
-            {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": acknowledged}
+            task, {"jsonrpc": "2.0", "method": "notifications/subscriptions/acknowledged", "params": acknowledged}
         )
-        self._player.listeners[request_id] = wanted
+        self._player.listeners[task.key] = (task, wanted)
         yield None, ("flag", "listening ended")
         yield from self._result(task, {"_meta": {SUBSCRIPTION_ID: request_id}})
 
@@ -197,7 +202,7 @@ class Steps:
         message: dict[str, Any] = {"jsonrpc": "2.0", "id": request_id, "method": step["method"]}
         if step["params"] is not None:
             message["params"] = fill(step["params"], task.names)
-        yield from self._send(message)
+        yield from self._send(task, message)
         if step["wait"]:
             answer = yield from player.await_answer(request_id)
             task.names["answer"] = answer.get("result", answer.get("error"))
@@ -231,7 +236,7 @@ class Steps:
             yield deadline, None
         elif name == "cancelled":
             if not task.cancelled:
-                yield deadline, ("cancelled", task.names.get("id"))
+                yield deadline, ("cancelled", task.key)
         elif name not in self._player.flags:
             yield deadline, ("flag", name)
 
@@ -284,8 +289,8 @@ class Steps:
         if step["file"] is not None:
             count = self._player.world.count(step["file"])
         else:
-            count = self._turns.get(id(step), 0)
-            self._turns[id(step)] = count + 1
+            _, count = self._turns.get(id(step), (step, 0))
+            self._turns[id(step)] = (step, count + 1)
         return self._play(turns[count % len(turns) if step["cycle"] else min(count, len(turns) - 1)], task)
 
     def do_choose(self, step: dict[str, Any], task: Task) -> Running:
@@ -294,7 +299,7 @@ class Steps:
         return self._play(step["cases"].get(key, step["otherwise"]), task)
 
     def do_beside(self, step: dict[str, Any], task: Task) -> None:
-        self._player.launch(step["steps"], dict(task.names))
+        self._player.launch(step["steps"], dict(task.names), origin=task.origin)
 
     # What is offered.
 
