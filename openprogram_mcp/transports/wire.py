@@ -30,6 +30,7 @@ __all__ = [
     "encode_notification",
     "encode_request",
     "encode_result",
+    "oversized",
 ]
 
 RequestId: TypeAlias = int | str
@@ -149,7 +150,7 @@ class LineBuffer:
     def _checked(self, line: bytes | bytearray) -> bytes | bytearray | Noise:
         if len(line) <= self._limit:
             return line
-        return _oversized(len(line), bytes(line[:_HINT_BYTES]), bytes(line[-_HINT_BYTES:]))
+        return oversized(len(line), bytes(line[:_HINT_BYTES]), bytes(line[-_HINT_BYTES:]))
 
     def _hold(self, piece: bytes) -> None:
         if self._overflow:
@@ -170,12 +171,19 @@ class LineBuffer:
 
     def _end_of_overflow(self, piece: bytes) -> Noise:
         self._drop(piece)
-        noise = _oversized(self._overflow, self._head, self._tail)
+        noise = oversized(self._overflow, self._head, self._tail)
         self._overflow, self._head, self._tail = 0, b"", b""
         return noise
 
 
-def _oversized(size: int, head: bytes, tail: bytes) -> Noise:
+def oversized(size: int, head: bytes, tail: bytes = b"") -> Noise:
+    """What is told of a message that is over the limit.
+
+    Args:
+        size: Its length in bytes.
+        head: Its first bytes.
+        tail: Its last bytes, as far as they are known.
+    """
     return Noise("a message over the size limit", size, _id_hint(head, tail), head[:80])
 
 
