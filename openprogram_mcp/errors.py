@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 __all__ = [
     "AlreadyRunning",
+    "AuthRequired",
     "CannotListen",
     "ConfigError",
     "Denied",
@@ -222,6 +223,29 @@ class ServerFailed(OpenProgramMCPError):
     def extra(self) -> Mapping[str, Any]:
         """The phase, the exit code and the last lines of standard error."""
         return {"phase": self.phase, "exit_code": self.exit_code, "stderr": list(self.stderr)}
+
+
+class AuthRequired(ServerFailed):
+    """A remote server does not let us in: it wants a sign-in, or rejects the credentials that it was given.
+
+    Args:
+        challenges: Its ``WWW-Authenticate`` headers.
+        rejected: It was given the configured credentials.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        phase: str,
+        challenges: tuple[str, ...] = (),
+        rejected: bool = False,
+        remedy: str | None = None,
+        server: str | None = None,
+    ) -> None:
+        super().__init__(message, phase=phase, remedy=remedy, server=server)
+        self.challenges = challenges
+        self.rejected = rejected
 
 
 class TimedOut(OpenProgramMCPError):

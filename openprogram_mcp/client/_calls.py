@@ -170,7 +170,7 @@ class CallDesk:
     async def _answer(self, call: Call) -> dict[str, Any]:
         """Send a call until its fate is known: again on the next connection while that can do no harm."""
         sdk, config, tool, limits, sent = protocol(), self.config, call.tool, self._limits(call), False
-        ticket = next(self.tickets)
+        ticket, forgotten = next(self.tickets), False
         while True:
             alone = config.serialize == "all" or (config.serialize == "writes" and not tool.read_only)
             try:
@@ -197,9 +197,14 @@ class CallDesk:
                     while_asked=request.standing_still,
                 )
                 return answer  # noqa: TRY300 - the turn is given back below, whatever the way out
-            except sdk.ConnectionClosed:
+            except (sdk.ConnectionClosed, sdk.RequestLost) as loss:
                 lost = True
-                self.turns.withdraw(connection)
+                if isinstance(loss, sdk.ConnectionClosed):
+                    self.turns.withdraw(connection)
+                if isinstance(loss, sdk.SessionLost):
+                    if forgotten:
+                        raise self._forgotten(call) from None
+                    forgotten = True
                 # Where all is cancelled, the connection may be gone before its caller has noticed: that is no loss.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 if request.left_us:
@@ -281,6 +286,14 @@ class CallDesk:
         else:
             heard = "nothing else was heard"
         return request.limits.unanswered(request.call.label, self.config.name, expired, heard)
+
+    def _forgotten(self, call: Call) -> ServerGone:
+        return ServerGone(
+            f"server {self.config.name!r} made a new session for {call.label}, and did not know that one either",
+            may_have_run=False,
+            remedy="Nothing was run. See whether several servers without a common memory stand behind the address.",
+            server=self.config.name,
+        )
 
     def _gone(self, call: Call) -> ServerGone:
         return ServerGone(

@@ -19,7 +19,7 @@ from attrs import evolve
 
 from ..adapter import AgentToolResult, RemoteTool
 from ..config import MCPServerConfig
-from ..errors import ConfigError, NotConnected, ServerFailed
+from ..errors import AuthRequired, ConfigError, NotConnected, ServerFailed
 from ..events import EventBus, ServerLog
 from ..masking import Masker
 from ..status import Phase, ServerState, ServerStatus, check_transition, rfc3339
@@ -48,6 +48,7 @@ _KEEP_SECONDS: Final = 60.0
 
 _DOWN: Final = frozenset({ServerState.DISABLED, ServerState.DISCONNECTED})
 _COMING_BACK: Final = frozenset({ServerState.RECONNECTING, ServerState.STARTING})
+_TELLS_WHY: Final = frozenset({ServerState.FAILED, ServerState.RECONNECTING, ServerState.NEEDS_AUTH})
 _UNSETTLED: Final = frozenset({ServerState.PENDING, ServerState.STARTING})
 
 # One object for all: its owner sees by identity whether the tools have changed.
@@ -135,6 +136,8 @@ class MCPClient:
         self._attempt = 0
         self._known_era: Any = None
         self._process: ServerProcess | None = None
+        # Since when a connection to a remote server is up.
+        self._up_since: float | None = None
         # What is wanted next, taken by run(); None while things are to stay as they are.
         self._wanted: ServerState | None = self._status.status
         self._woken = trio.Event()
@@ -169,13 +172,12 @@ class MCPClient:
         """Its status at this moment, without the full names of its tools, which its owner gives them."""
         process = self._process
         alive = process is not None and not process.exited.is_set()
+        began = self._up_since if process is None else process.started_at if alive else None
         return evolve(
             self._status,
             stderr=() if process is None else process.stderr.last(),
             pid=process.pid if process is not None and alive else None,
-            uptime_seconds=round(trio.current_time() - process.started_at, 3)
-            if process is not None and alive
-            else None,
+            uptime_seconds=None if began is None else round(trio.current_time() - began, 3),
             in_flight=self._turns.running,
             queued=self._turns.waiting,
             last_call=self._desk.last,
@@ -192,6 +194,7 @@ class MCPClient:
             ServerState.DISABLED: "Enable it first.",
             ServerState.DISCONNECTED: "Connect it first.",
             ServerState.FAILED: status.remedy,
+            ServerState.NEEDS_AUTH: status.remedy,
         }.get(going)
         return NotConnected(f"server {self.name!r} is {why}", remedy=remedy, server=self.name)
 
@@ -394,7 +397,7 @@ class MCPClient:
         self._attempt = 0
         self._was_up = True
         self._kept_until = None
-        began = trio.current_time()
+        began = self._up_since = trio.current_time()
         self._turns.offer(connection)
         self.tools = connection.tools
         self._move(
@@ -410,6 +413,7 @@ class MCPClient:
             nursery.start_soon(self._watch_health, connection)
             await self._woken.wait()
             nursery.cancel_scope.cancel()
+        self._up_since = None
         if self._wanted is None and not self._leaving:
             # Its process may take a while to end; that nothing can be called any more is true now.
             self._backoff.was_up(trio.current_time() - began)
@@ -434,6 +438,16 @@ class MCPClient:
 
     def _loss(self) -> ServerFailed:
         ending = self._lost or Ending()
+        if isinstance(ending.failure, AuthRequired):
+            return ending.failure
+        if ending.failure is not None:
+            return ServerFailed(
+                f"the connection was lost: {ending.error}",
+                phase=ending.failure.phase,
+                transient=ending.failure.transient,
+                remedy=ending.failure.remedy,
+                server=self.name,
+            )
         return ServerFailed(
             f"the connection was lost: {ending.error}",
             phase="running",
@@ -515,7 +529,7 @@ class MCPClient:
         if state is not self.state:
             changes["since"] = rfc3339(time())
         cleared: dict[str, Any] = {"attempt": self._attempt}
-        if state not in (ServerState.FAILED, ServerState.RECONNECTING):
+        if state not in _TELLS_WHY:
             cleared |= {"error": None, "error_kind": None, "phase": None, "remedy": None, "retry_at": None}
         if state in _UNSETTLED:
             cleared |= {"exit_code": None, "exit_way": None}
@@ -524,7 +538,7 @@ class MCPClient:
         if state is not ServerState.CONNECTED:
             cleared |= {"protocol_version": None, "server_info": None, "warnings": ()}
         self._status = evolve(self._status, **{**cleared, **changes, "status": state})
-        if state in _DOWN or state is ServerState.FAILED:
+        if state in _DOWN or state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
             self._turns.refuse(self.not_connected)
         self._on_change(self)
         self._settled.unpark_all()
@@ -538,14 +552,18 @@ class MCPClient:
         process = self._process
         exit_way = ending.exit_way if ending is not None else None if process is None else process.exit_way
         wait = self._backoff.next_wait(crashed=crashed) if failure.transient else None
+        if wait is not None and ending is not None and ending.at_once and self._backoff.tries == 1:
+            wait = 0.0
         self._retry_at = None if wait is None else trio.current_time() + wait
         self._hastened = False
         comes_back = wait is not None and self._was_up
         self._attempt = self._backoff.tries
+        signs_in = isinstance(failure, AuthRequired) and not failure.rejected
+        down = ServerState.NEEDS_AUTH if signs_in else ServerState.FAILED
         self._move(
-            ServerState.RECONNECTING if comes_back else ServerState.FAILED,
+            ServerState.RECONNECTING if comes_back else down,
             error=failure.message,
-            error_kind="fatal" if wait is None else "transient",
+            error_kind="needs_reauth" if signs_in else "fatal" if wait is None else "transient",
             phase=failure.phase,
             remedy=failure.remedy,
             retry_at=None if wait is None else rfc3339(time() + wait),

@@ -1,6 +1,7 @@
 """A connection that is up: what it offers, how it may end, and who is told what happens on it.
 
-How one comes up and is held is in ``_attempt``. The SDK is met behind :func:`protocol` alone.
+How one comes up and is held is in ``_attempt``, ``_local`` and ``_remote``. The SDK is met behind :func:`protocol`
+alone.
 
 MCP specification: server/tools.
 """
@@ -19,6 +20,7 @@ from attrs import define, field, frozen
 
 from ..adapter import RemoteTool, parse_tools
 from ..config import MCPServerConfig
+from ..errors import ServerFailed
 from ..status import ExitWay, Phase
 from ..transports._process import ServerProcess
 
@@ -77,11 +79,15 @@ class Ending:
         error: Why, in one sentence; ``None`` when we ended it.
         exit_code: The exit code of the process, where it exited; negative for a signal.
         exit_way: How the process ended.
+        failure: What is known beyond that, of a remote server.
+        at_once: Nothing is wrong but that it forgot the session: there is nothing to wait for.
     """
 
     error: str | None = None
     exit_code: int | None = None
     exit_way: ExitWay | None = None
+    failure: ServerFailed | None = None
+    at_once: bool = False
 
 
 @define(eq=False)
@@ -91,7 +97,7 @@ class Connection:
     Args:
         generation: Its number.
         session: The protocol session.
-        process: The server's process.
+        process: The server's process; none of a remote one.
         tools: What the server offers, by its own names, filtered by the configuration.
         warnings: What was wrong with it, without stopping it.
         tools_fresh_until: Until when the list of tools may be used without being read anew, by Trio's clock.
@@ -99,7 +105,7 @@ class Connection:
 
     generation: int
     session: Any
-    process: ServerProcess
+    process: ServerProcess | None
     _config: MCPServerConfig
     tools: Mapping[str, RemoteTool] = field(factory=dict, init=False)
     warnings: tuple[str, ...] = field(default=(), init=False)
@@ -133,7 +139,8 @@ class Connection:
             # The same object tells its owner that nothing has changed.
             self.tools = tools
         self.tools_fresh_until = asked_at + page.fresh_seconds
-        self.warnings = (*self.session.warnings, *page.warnings, *warnings)[:_MAX_WARNINGS]
+        of_transport = getattr(self.session.dispatcher, "warnings", ())
+        self.warnings = (*self.session.warnings, *of_transport, *page.warnings, *warnings)[:_MAX_WARNINGS]
 
     async def until_lost(self, closed: trio.Event) -> bool:
         """Wait until the connection is lost or retired; says whether it was lost."""
@@ -147,7 +154,8 @@ class Connection:
 
             nursery.start_soon(until, closed)
             nursery.start_soon(until, self._retired)
-            nursery.start_soon(until, self.process.exited, LAST_WORDS_SECONDS)
+            if self.process is not None:
+                nursery.start_soon(until, self.process.exited, LAST_WORDS_SECONDS)
         return not self._retired.is_set()
 
 

@@ -1,1 +1,1 @@
-"""Connections to servers, each as a Dispatcher under the SDK's session: stdio now, HTTP and SSE to come."""
+"""Connections to servers, each as a Dispatcher under the SDK's session: stdio, Streamable HTTP, and HTTP+SSE."""

@@ -1,8 +1,8 @@
 """Server-sent events, to the letter: bytes in, events out, without any I/O.
 
-Lines end at LF, CR or CRLF; a byte order mark at the start is skipped; several ``data`` lines are joined by LF; an event
-that no blank line ends is none. Linear in the number of bytes, however they are split. An event over the limit is not
-kept: its bytes are dropped as they come, and it is told as :class:`~.wire.Noise`.
+Lines end at LF, CR or CRLF; a byte order mark at the start is skipped; several ``data`` lines are joined by LF; an
+event that no blank line ends is none. Linear in the number of bytes, however they are split. An event over the limit is
+not kept: its bytes are dropped as they come, and it is told as :class:`~.wire.Noise`.
 
 Specification: HTML Living Standard, "Server-sent events", parsing and interpreting an event stream.
 """

@@ -23,6 +23,7 @@ __all__ = [
     "ConnectionClosed",
     "RequestLost",
     "RequestOptions",
+    "SessionLost",
     "as_number",
     "outcome_of",
     "tell_progress",
@@ -35,6 +36,10 @@ class ConnectionClosed(MCPError):
 
     def __init__(self) -> None:
         super().__init__(code=CONNECTION_CLOSED, message="Connection closed")
+
+
+class SessionLost(ConnectionClosed):
+    """The server does not know the session any more that the request was made in, and did nothing of it."""
 
 
 class RequestLost(MCPError):

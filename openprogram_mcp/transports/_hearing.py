@@ -1,0 +1,133 @@
+"""What comes from a server over HTTP, whatever stream it comes on: answers, questions, notifications and noise.
+
+An answer belongs to the request that it names, on whichever stream it comes; only an error that names none belongs to
+the request on whose stream it came.
+
+MCP specification: basic/transports, "Multiple Connections"; JSON-RPC 2.0.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import trio
+from attrs import define, field
+from mcp.shared.dispatcher import OnNotifyIntercept, OnRequest, run_notify_intercept
+from mcp.shared.exceptions import MCPError
+from mcp_types import INTERNAL_ERROR
+
+from . import wire
+from ._events import EventBuffer
+from ._inbound import Inbound
+from ._requests import as_number, outcome_of
+from .wire import Envelope, Noise, Outstanding, Slot, as_request_id
+
+__all__ = ["Hearing"]
+
+logger = logging.getLogger(__name__)
+
+
+@define(eq=False)
+class Hearing:
+    """The messages of one connection.
+
+    ``late`` counts the answers that found nobody.
+
+    Args:
+        outstanding: The requests that wait for an answer.
+        inbound: Serves what the server asks, and delivers what it tells.
+        on_noise: Told what is no message.
+    """
+
+    outstanding: Outstanding
+    inbound: Inbound
+    on_noise: Callable[[Noise], None] | None
+    late: int = field(default=0, init=False)
+    _nursery: trio.Nursery | None = field(default=None, init=False)
+    _on_request: OnRequest | None = field(default=None, init=False)
+    _on_intercept: OnNotifyIntercept | None = field(default=None, init=False)
+
+    def begin(self, nursery: trio.Nursery, on_request: OnRequest, on_intercept: OnNotifyIntercept | None) -> None:
+        """Requests of the server's are served from now on, in this nursery."""
+        self._nursery, self._on_request, self._on_intercept = nursery, on_request, on_intercept
+
+    def end(self) -> None:
+        """They are served no longer."""
+        self._nursery = None
+
+    def take_events(self, buffer: EventBuffer, chunk: bytes, asked: Slot | None) -> bool:
+        """Take the messages in a piece of a stream; says whether there were any.
+
+        Args:
+            buffer: Cuts the stream.
+            chunk: The piece.
+            asked: The request whose stream it is.
+        """
+        found = False
+        for event in buffer.feed(chunk):
+            if isinstance(event, Noise):
+                self.take_noise(event, asked)
+            elif event.type == "message" and event.data:
+                self.take_message(event.data, asked)
+            else:
+                continue
+            found = True
+        return found
+
+    def take_message(self, data: bytes, asked: Slot | None) -> None:
+        """Take what may be a message, from the stream of a request of ours or from one that is nobody's."""
+        try:
+            message = wire.decode(data)
+            if isinstance(message, Envelope):
+                self._take(message, len(data), asked)
+            elif isinstance(message, Noise):
+                self.take_noise(message, asked)
+            else:
+                for item in message or ():
+                    self._take(item, len(data), asked)
+        except Exception:  # a message that trips us must cost itself, never the connection
+            logger.exception("a message could not be handled")
+
+    def _take(self, message: Envelope, size: int, asked: Slot | None) -> None:
+        method = message.method
+        if not isinstance(method, str):
+            self._take_answer(message, asked)
+            return
+        params = message.params if isinstance(message.params, dict) else None
+        request_id = as_request_id(message.id)
+        if request_id is not None:
+            if self._nursery is not None and self._on_request is not None:
+                self.inbound.take_request(self._nursery, self._on_request, request_id, method, params)
+            return
+        if method == "notifications/progress":
+            self._take_progress(params or {})
+        elif method == "notifications/cancelled":
+            self.inbound.cancel((params or {}).get("requestId"))
+        if not run_notify_intercept(self._on_intercept, method, params):
+            self.inbound.take_notification(method, params, size)
+
+    def _take_answer(self, message: Envelope, asked: Slot | None) -> None:
+        slot = self.outstanding.find(message.id)
+        if slot is None and message.id in (None, wire.UNSET) and message.error:
+            # An error that could not say what it is about: on the stream of a request it can only be that one.
+            slot = asked or self.outstanding.only()
+        if slot is None or not slot.settle(outcome_of(message)):
+            self.late += 1
+
+    def _take_progress(self, params: Mapping[str, Any]) -> None:
+        slot = self.outstanding.find(params.get("progressToken"))
+        progress, message = as_number(params.get("progress")), params.get("message")
+        if slot is None or progress is None:
+            return
+        total = as_number(params.get("total"))
+        slot.heard(progress, total, message if isinstance(message, str) else None, trio.current_time())
+
+    def take_noise(self, noise: Noise, asked: Slot | None) -> None:
+        """Take what is no message; where it stands for an answer, its request alone fails."""
+        slot = self.outstanding.find(noise.id) or asked
+        if slot is not None:
+            slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
+        if self.on_noise is not None:
+            self.on_noise(noise)
