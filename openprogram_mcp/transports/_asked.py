@@ -14,6 +14,7 @@ import trio
 from attrs import define, field
 from mcp.shared.dispatcher import ProgressFnT
 
+from ._clock import CallClock
 from ._outbox import Fate, FateState
 from ._requests import tell_progress
 from .wire import RequestId, Slot
@@ -34,6 +35,7 @@ class Asked(Slot):
         headers: Headers that its sender wants with it.
         fate: Told how far it has come.
         on_progress: Told of progress.
+        clock: What its limits run by.
         task: The task that asks.
         scope: Ends the exchange: its limit ran out, or somebody else has brought the answer.
         posting: Ends the sending alone, where the answer comes by another way.
@@ -46,6 +48,7 @@ class Asked(Slot):
     headers: Mapping[str, str]
     fate: Fate
     on_progress: ProgressFnT | None
+    clock: CallClock
     task: trio.lowlevel.Task
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     posting: trio.CancelScope | None = None
@@ -55,13 +58,17 @@ class Asked(Slot):
         """Something has moved: the limit that moves with it begins again."""
         super().restart(now)
         if self.idle is not None:
-            self.scope.deadline = self.deadline
+            self.set_timer()
+
+    def set_timer(self) -> None:
+        """The limits, or the clock that they run by, have changed."""
+        self.scope.deadline = self.clock.when(self.deadline)
 
     def written(self) -> None:
         """Some of it has left us."""
         self.fate.state = FateState.WRITTEN
         self.issued = True
-        self.restart(trio.current_time())
+        self.restart(self.clock.now())
 
     def not_run(self) -> None:
         """The server has said that it did nothing of it."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Final
 
 import trio
 from attrs import define, field
@@ -19,32 +19,42 @@ from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR
 
 from . import wire
+from ._asked import Asked
+from ._clock import CallClock
 from ._events import EventBuffer
 from ._inbound import Inbound
+from ._outbox import Fate, FateState
 from ._requests import as_number, outcome_of
-from .wire import Envelope, Noise, Outstanding, Slot, as_request_id
+from .wire import Envelope, Noise, Outstanding, RequestId, Slot, as_request_id, correlation_key
 
 __all__ = ["Hearing"]
 
 logger = logging.getLogger(__name__)
+
+# So many requests that were given up are remembered, to know their late answers.
+_GIVEN_UP_KEPT: Final = 256
 
 
 @define(eq=False)
 class Hearing:
     """The messages of one connection.
 
-    ``late`` counts the answers that found nobody.
+    ``late`` counts the answers that found nobody, and ``heard_at`` tells when anything came last, by Trio's clock.
 
     Args:
         outstanding: The requests that wait for an answer.
         inbound: Serves what the server asks, and delivers what it tells.
+        clock: What the limits of requests run by.
         on_noise: Told what is no message.
     """
 
     outstanding: Outstanding
     inbound: Inbound
+    clock: CallClock
     on_noise: Callable[[Noise], None] | None
     late: int = field(default=0, init=False)
+    heard_at: float = field(default=0.0, init=False)
+    _given_up: dict[RequestId, Fate] = field(factory=dict, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _on_request: OnRequest | None = field(default=None, init=False)
     _on_intercept: OnNotifyIntercept | None = field(default=None, init=False)
@@ -57,6 +67,16 @@ class Hearing:
         """They are served no longer."""
         self._nursery = None
 
+    def heard(self) -> None:
+        """Something has come, whatever it was."""
+        self.heard_at = trio.current_time()
+
+    def gave_up(self, asked: Asked) -> None:
+        """Nobody waits for an answer any more that may still come."""
+        if len(self._given_up) >= _GIVEN_UP_KEPT:
+            del self._given_up[next(iter(self._given_up))]
+        self._given_up[asked.key] = asked.fate
+
     def take_events(self, buffer: EventBuffer, chunk: bytes, asked: Slot | None) -> bool:
         """Take the messages in a piece of a stream; says whether there were any.
 
@@ -65,6 +85,7 @@ class Hearing:
             chunk: The piece.
             asked: The request whose stream it is.
         """
+        self.heard()
         found = False
         for event in buffer.feed(chunk):
             if isinstance(event, Noise):
@@ -114,7 +135,17 @@ class Hearing:
             # An error that could not say what it is about: on the stream of a request it can only be that one.
             slot = asked or self.outstanding.only()
         if slot is None or not slot.settle(outcome_of(message)):
-            self.late += 1
+            self._take_late(message.id)
+
+    def _take_late(self, answered: object) -> None:
+        """An answer that nobody waits for: what it was asked for is over now, if we know of it."""
+        self.late += 1
+        wire_id = as_request_id(answered)
+        fate = None if wire_id is None else self._given_up.pop(correlation_key(wire_id), None)
+        if fate is not None:
+            fate.state = FateState.ANSWERED
+            if fate.on_late_answer is not None:
+                fate.on_late_answer()
 
     def _take_progress(self, params: Mapping[str, Any]) -> None:
         slot = self.outstanding.find(params.get("progressToken"))
@@ -122,12 +153,14 @@ class Hearing:
         if slot is None or progress is None:
             return
         total = as_number(params.get("total"))
-        slot.heard(progress, total, message if isinstance(message, str) else None, trio.current_time())
+        slot.heard(progress, total, message if isinstance(message, str) else None, self.clock.now())
 
     def take_noise(self, noise: Noise, asked: Slot | None) -> None:
         """Take what is no message; where it stands for an answer, its request alone fails."""
         slot = self.outstanding.find(noise.id) or asked
         if slot is not None:
             slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
+        elif noise.id is not None:
+            self._take_late(noise.id)
         if self.on_noise is not None:
             self.on_noise(noise)

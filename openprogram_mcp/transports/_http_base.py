@@ -16,6 +16,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ from mcp_types import REQUEST_TIMEOUT
 from ..errors import ServerFailed
 from . import wire
 from ._asked import Asked
+from ._clock import CallClock
 from ._hearing import Hearing
 from ._http_answers import content_type
 from ._http_client import origin
@@ -97,8 +99,9 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._credentials = credentials
         self._on_sent = on_sent
         self._outstanding = wire.Outstanding()
+        self._clock = CallClock(self._set_timers)
         self._inbound = Inbound(self, self._post, TransportContext(kind=self.kind, can_send_request=True))
-        self._hearing = Hearing(self._outstanding, self._inbound, on_noise)
+        self._hearing = Hearing(self._outstanding, self._inbound, self._clock, on_noise)
         self._tracer = Tracer()
         self._left = trio.lowlevel.ParkingLot()
         self._state = "new"
@@ -128,6 +131,15 @@ class HttpDispatcher(Dispatcher[TransportContext]):
     def dropped(self) -> int:
         """How many messages found nobody, and how many words of ours could not be sent."""
         return self._hearing.late + self._inbound.dropped + self._words_lost
+
+    @property
+    def heard_at(self) -> float:
+        """When the peer said anything last, by Trio's clock; 0 before it has."""
+        return self._hearing.heard_at
+
+    def standing_still(self) -> AbstractContextManager[None]:
+        """Let the limits of all requests stand still, while somebody is asked on whom the peer may depend."""
+        return self._clock.standing_still()
 
     @property
     def phase(self) -> str:
@@ -200,6 +212,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             headers=options.get("headers") or {},
             fate=options.get("fate") or Fate(),
             on_progress=on_progress,
+            clock=self._clock,
             task=trio.lowlevel.current_task(),
         )
         asked.wake = partial(self._wake, asked)
@@ -209,12 +222,17 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         timeout, hard = options.get("timeout"), options.get("hard_timeout")
         if timeout is None and hard is None:
             return
-        now = trio.current_time()
+        now = self._clock.now()
         asked.idle = timeout
         if hard is not None:
             asked.hard_deadline = now + hard
         asked.deadline = asked.hard_deadline if timeout is None else min(asked.hard_deadline, now + timeout)
-        asked.scope.deadline = asked.deadline
+        asked.set_timer()
+
+    def _set_timers(self) -> None:
+        for slot in self._outstanding:
+            if isinstance(slot, Asked):
+                slot.set_timer()
 
     async def _ask(self, asked: Asked) -> None:
         """The exchange, within its limits. Comes back when there is an outcome."""
@@ -229,14 +247,19 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             if not asked.settled or asked.outcome is _CLOSED:
                 raise
         if asked.settle(_TIMED_OUT):
-            asked.expired = "hard" if asked.hard_deadline <= trio.current_time() else "idle"
+            asked.expired = "hard" if asked.hard_deadline <= self._clock.now() else "idle"
 
     def _result(self, asked: Asked) -> dict[str, Any]:
         outcome = asked.outcome
         if outcome is _CLOSED:
             raise ConnectionClosed
         if outcome is _TIMED_OUT:
-            asked.fate.expired = asked.expired
+            fate = asked.fate
+            fate.expired = asked.expired
+            fate.silence = trio.current_time() - self.heard_at if self.heard_at else None
+            if asked.last_heard is not None:
+                at, progress, total, message = asked.last_heard
+                fate.last_progress = (self._clock.now() - at, progress, total, message)
             raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {asked.method!r} timed out")
         asked.fate.state = FateState.ANSWERED
         if isinstance(outcome, MCPError):
@@ -259,7 +282,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
 
     def _abandoned(self, asked: Asked, *, tell: bool) -> None:
         """Nobody waits any more: tell the server, where it has got the request."""
-        if tell and asked.issued and self._state == "running" and self._speaks_legacy:
+        if not asked.issued or self._state != "running" or not self._speaks_legacy:
+            return
+        self._hearing.gave_up(asked)
+        if tell:
             self._post(wire.encode_notification("notifications/cancelled", {"requestId": asked.wire_id}))
 
     @property
@@ -376,6 +402,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 # A balancer may tell by them which of its servers has our session.
                 self._client.cookies.set_cookie_header(request)
             response = await self._client.send(request, stream=True, follow_redirects=False)
+            self._hearing.heard()
             if asked is not None and not asked.issued:
                 asked.written()
             told, self._on_sent = self._on_sent, None
@@ -411,6 +438,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         chunks = response.aiter_bytes()
         try:
             async for chunk in chunks:
+                self._hearing.heard()
                 pieces.append(chunk)
                 size += len(chunk)
                 if size > self.max_bytes:

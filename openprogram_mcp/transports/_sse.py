@@ -68,6 +68,7 @@ class SseDispatcher(HttpDispatcher):
             self.there = True
             buffer = EventBuffer(self.max_bytes)
             async for chunk in chunks:
+                self._hearing.heard()
                 for event in buffer.feed(chunk):
                     if isinstance(event, Noise):
                         self._hearing.take_noise(event, None)
@@ -187,7 +188,7 @@ class SseDispatcher(HttpDispatcher):
         if status in (429, 503):
             asked.not_run()
             until = self._pauses.ask(retry_after(response))
-            if until < min(asked.deadline, asked.hard_deadline, trio.current_effective_deadline()):
+            if until < min(asked.scope.deadline, trio.current_effective_deadline()):
                 return True
         elif status == 401 or (status == 403 and "www-authenticate" in response.headers):
             asked.not_run()

@@ -292,7 +292,7 @@ class StreamableDispatcher(HttpDispatcher):
 
     def _wait_patiently(self, response: httpx2.Response, asked: Asked, wait: float | None) -> bool:
         until = self._pauses.ask(wait)
-        limit = min(asked.deadline, asked.hard_deadline, trio.current_effective_deadline())
+        limit = min(asked.scope.deadline, trio.current_effective_deadline())
         if until < limit:
             return True
         said = status_words(response.status_code)
