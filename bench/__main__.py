@@ -7,6 +7,8 @@ import json
 import platform
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from statistics import median
@@ -18,7 +20,8 @@ from rich.table import Table
 
 from .rows import ROWS, Row, quick, to_dict
 
-_SERVER = [sys.executable, str(Path(__file__).with_name("fast_server.py"))]
+_STDIO_SERVER = [sys.executable, str(Path(__file__).with_name("fast_server.py"))]
+_HTTP_SERVER = [sys.executable, "-m", "bench.fast_http_server"]
 
 CLIENTS: dict[str, list[str]] = {
     "openprogram_mcp": ["bench.client_ours"],
@@ -33,12 +36,24 @@ Figures = dict[str, dict[str, list[dict[str, float]]]]
 
 def _measure(client: list[str], row: Row) -> dict[str, float]:
     module, *rest = client
-    command = [sys.executable, "-m", module, json.dumps(to_dict(row)), json.dumps(_SERVER), *rest]
-    run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    with ExitStack() as stack:
+        servers: list[Any] = [_STDIO_SERVER] * row.servers
+        if row.transport == "http":
+            servers = [stack.enter_context(_http_server()) for _ in range(row.servers)]
+        command = [sys.executable, "-m", module, json.dumps(to_dict(row)), json.dumps(servers), *rest]
+        run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     if run.returncode:
         raise SystemExit(f"{module} failed on {row.name!r}:\n{run.stderr[-2000:]}")
     figures: dict[str, float] = json.loads(run.stdout.strip().splitlines()[-1])
     return figures
+
+
+@contextmanager
+def _http_server() -> Iterator[str]:
+    """A server of its own, by its address; it ends with its standard input."""
+    with subprocess.Popen(_HTTP_SERVER, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        yield server.stdout.readline().strip()
 
 
 def _run(rows: list[Row], rounds: int) -> Figures:
@@ -51,7 +66,7 @@ def _run(rows: list[Row], rounds: int) -> Figures:
                 # The order changes from round to round, so that none is always the first.
                 clients = list(CLIENTS.items())
                 for client, module in clients[number % len(clients) :] + clients[: number % len(clients)]:
-                    progress.update(task, description=f"{row.title}: {client}")
+                    progress.update(task, description=f"{row.transport}: {row.title}: {client}")
                     figures[row.name][client].append(_measure(module, row))
                     progress.advance(task)
     return figures
@@ -68,7 +83,7 @@ def _reached(row: Row, ratio: float) -> bool:
 
 
 def _table(rows: list[Row], figures: Figures) -> Table:
-    table = Table(title="calls over stdio; medians, and ratios to the SDK's client on asyncio")
+    table = Table(title="calls; medians, and ratios to the SDK's client on asyncio")
     for heading in ("what", "figure", *CLIENTS, "ratio", "reach"):
         table.add_column(heading, justify="left" if heading in ("what", "figure") else "right")
     for row in rows:
@@ -77,7 +92,7 @@ def _table(rows: list[Row], figures: Figures) -> Table:
         ratio = _ratio(row, figures, "openprogram_mcp")
         mark = "reached" if _reached(row, ratio) else "missed"
         sign = "≥" if row.figure == "rate" else "≤"
-        table.add_row(row.title, unit, *cells, f"{ratio:.2f}", f"{sign} {row.reach:g} {mark}")
+        table.add_row(f"{row.transport}: {row.title}", unit, *cells, f"{ratio:.2f}", f"{sign} {row.reach:g} {mark}")
     return table
 
 

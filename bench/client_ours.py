@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Any
 
 import trio
 
@@ -21,10 +22,14 @@ async def _side_by_side(function: Callable[[int], Awaitable[None]], count: int) 
             nursery.start_soon(function, number)
 
 
-async def main(row: Row, server: list[str]) -> None:
-    """Measure a row."""
-    entry = {"command": server, "serialize": "none", "max_concurrency": 64, "max_result_chars": 10_000_000}
-    async with open_manager({f"fast{number}": entry for number in range(row.servers)}) as manager:
+async def main(row: Row, servers: list[Any]) -> None:
+    """Measure a row; a server is a command, or an address."""
+    limits = {"serialize": "none", "max_concurrency": 64, "max_result_chars": 10_000_000}
+    configured = {
+        f"fast{number}": ({"url": server, "type": "http"} if isinstance(server, str) else {"command": server}) | limits
+        for number, server in enumerate(servers)
+    }
+    async with open_manager(configured) as manager:
         await manager.started.wait()
 
         async def call(number: int) -> int:

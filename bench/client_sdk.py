@@ -1,4 +1,4 @@
-"""The Python SDK's own ``Client`` over its own stdio transport, on asyncio or on Trio."""
+"""The Python SDK's own ``Client`` over its own transports, on asyncio or on Trio."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from typing import Any
 
 import anyio
 from mcp import Client, StdioServerParameters
@@ -21,14 +22,16 @@ async def _side_by_side(function: Callable[[int], Awaitable[None]], count: int) 
             group.start_soon(function, number)
 
 
-async def main(row: Row, server: list[str]) -> None:
-    """Measure a row."""
+async def main(row: Row, servers: list[Any]) -> None:
+    """Measure a row; a server is a command, or an address."""
     async with AsyncExitStack() as stack:
         clients = []
-        for _ in range(row.servers):
+        for server in servers:
+            target = server
+            if not isinstance(server, str):
+                target = StdioServerParameters(command=server[0], args=server[1:])
             # The handshake of the server's era, so that no probe is measured.
-            parameters = StdioServerParameters(command=server[0], args=server[1:])
-            client = await stack.enter_async_context(Client(parameters, mode="legacy"))
+            client = await stack.enter_async_context(Client(target, mode="legacy"))
             await client.list_tools()
             clients.append(client)
 

@@ -27,7 +27,8 @@ def _result(size: int) -> bytes:
     return _encode({"content": [{"type": "text", "text": "x" * size}], "isError": False})
 
 
-def _answer(message: dict[str, Any]) -> bytes:
+def answer(message: dict[str, Any]) -> bytes:
+    """What a message is answered with, as a line; nothing for a notification."""
     if "id" not in message:
         return b""
     number = _encode(message["id"])
@@ -56,7 +57,7 @@ def main() -> None:
     rest = b""
     while chunk := os.read(0, 1 << 20):
         *lines, rest = (rest + chunk).split(b"\n")
-        data = memoryview(b"".join(_answer(_decode(line)) for line in lines if line))
+        data = memoryview(b"".join(answer(_decode(line)) for line in lines if line))
         while data:
             data = data[os.write(1, data) :]
 

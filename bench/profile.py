@@ -32,6 +32,7 @@ def main(name: str = "one") -> None:
     """Run a row of the benchmark with our client and print the profile."""
     row = next(row for row in ROWS if row.name == name)
     row = evolve(row, calls=row.calls * _LONGER)
+    server = [sys.executable, str(Path(__file__).parent / "fast_server.py")]
     samples: Counter[str] = Counter()
     total = 0
 
@@ -51,7 +52,7 @@ def main(name: str = "one") -> None:
     signal.signal(signal.SIGPROF, sample)
     signal.setitimer(signal.ITIMER_PROF, _INTERVAL_SECONDS, _INTERVAL_SECONDS)
     try:
-        trio.run(partial(run_row, row, [sys.executable, str(Path(__file__).parent / "fast_server.py")]))
+        trio.run(partial(run_row, row, [server] * row.servers))
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
     print(json.dumps({"row": name, "samples": total}))

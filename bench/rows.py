@@ -18,6 +18,7 @@ class Row:
         servers: How many servers they are spread over.
         calls: How many calls are made in all.
         size: The size of a result in bytes.
+        transport: ``stdio`` or ``http``.
         figure: What is compared: ``rate`` (calls a second) or ``latency`` (the median, in microseconds).
         reach: The ratio to the SDK on asyncio that we want to reach.
     """
@@ -28,15 +29,20 @@ class Row:
     servers: int
     calls: int
     size: int
+    transport: str
     figure: str
     reach: float
 
 
 ROWS = (
-    Row("alone", "one call alone, 100 B", 1, 1, 3000, 100, "latency", 0.75),
-    Row("one", "64 callers, 1 server", 64, 1, 19200, 100, "rate", 4.0),
-    Row("eight", "64 callers, 8 servers", 64, 8, 19200, 100, "rate", 4.0),
-    Row("large", "1 MB results, one at a time", 1, 1, 80, 1_000_000, "latency", 0.5),
+    Row("alone", "one call alone, 100 B", 1, 1, 3000, 100, "stdio", "latency", 0.75),
+    Row("one", "64 callers, 1 server", 64, 1, 19200, 100, "stdio", "rate", 4.0),
+    Row("eight", "64 callers, 8 servers", 64, 8, 19200, 100, "stdio", "rate", 4.0),
+    Row("large", "1 MB results, one at a time", 1, 1, 80, 1_000_000, "stdio", "latency", 0.5),
+    Row("http-alone", "one call alone, 100 B", 1, 1, 1200, 100, "http", "latency", 1.0),
+    Row("http-one", "64 callers, 1 server", 64, 1, 3840, 100, "http", "rate", 1.0),
+    Row("http-eight", "64 callers, 8 servers", 64, 8, 3840, 100, "http", "rate", 1.0),
+    Row("http-large", "1 MB results, one at a time", 1, 1, 80, 1_000_000, "http", "latency", 1.0),
 )
 
 

@@ -53,17 +53,27 @@ class Masker:
             done = max(done, end)
         return "".join((*pieces, text[done:]))
 
-    def mask_value(self, value: Any) -> Any:
-        """A JSON value with every text in it masked, names included; what holds no secret comes back as it is."""
+    def mask_value(self, value: Any, *, binary: frozenset[str] = frozenset()) -> Any:
+        """A JSON value with every text in it masked, names included; what holds no secret comes back as it is.
+
+        Args:
+            value: The value.
+            binary: Names under which a text is an encoded file, which is left alone.
+        """
         if not self._forms:
             return value
         match value:
             case str():
                 return self.mask(value)
             case dict():
-                return {self.mask_value(key): self.mask_value(item) for key, item in value.items()}
+                return {
+                    self.mask_value(key): item
+                    if key in binary and isinstance(item, str)
+                    else self.mask_value(item, binary=binary)
+                    for key, item in value.items()
+                }
             case list() | tuple():
-                return [self.mask_value(item) for item in value]
+                return [self.mask_value(item, binary=binary) for item in value]
             case int() | float() if not isinstance(value, bool) and str(value) in self._forms:
                 return MASK
             case _:

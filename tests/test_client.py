@@ -17,10 +17,10 @@ from openprogram_mcp.adapter import RemoteTool
 from openprogram_mcp.client import Call, MCPClient, StartGate
 from openprogram_mcp.client._calls import CallDesk
 from openprogram_mcp.client._connection import protocol
+from openprogram_mcp.client._hidden import Hidden
 from openprogram_mcp.client._turns import Turns
 from openprogram_mcp.errors import NotConnected, ServerGone, TimedOut, UnknownTool
 from openprogram_mcp.events import EventBus
-from openprogram_mcp.masking import Masker
 from openprogram_mcp.status import check_transition
 from openprogram_mcp.testing import FakeServer, do
 from tests._living import Living, living
@@ -443,7 +443,7 @@ async def test_a_call_gives_up_its_place_when_its_budget_for_waiting_is_over() -
 
 async def test_the_budget_for_waiting_is_one_for_all_connections(autojump_clock: MockClock) -> None:
     turns: Turns[Any] = Turns(8)
-    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
+    desk = CallDesk(FakeServer().server_config(), turns, Hidden(), EventBus(), _never_asked, lambda _tool: None)
     async with trio.open_nursery() as nursery:
 
         async def one_dies_every_second() -> None:
@@ -464,7 +464,7 @@ async def test_waiting_for_the_server_to_come_back_is_not_taken_from_the_wait_fo
 ) -> None:
     turns: Turns[Any] = Turns(1)
     config = FakeServer().server_config(startup_timeout_seconds=5, call_timeout_seconds=2)
-    desk = CallDesk(config, turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
+    desk = CallDesk(config, turns, Hidden(), EventBus(), _never_asked, lambda _tool: None)
     turns.offer(_Dead())
     assert turns.acquire_nowait(alone=True) is not None, "somebody has a turn and never gives it back"
     async with trio.open_nursery() as nursery:
@@ -539,7 +539,7 @@ class _Dead:
 async def test_a_call_that_meets_a_dead_connection_is_not_sent_there_again() -> None:
     turns: Turns[Any] = Turns(8)
     config = FakeServer().server_config()
-    desk = CallDesk(config, turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
+    desk = CallDesk(config, turns, Hidden(), EventBus(), _never_asked, lambda _tool: None)
     dead = [_Dead(), _Dead()]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(desk.make, Call(RemoteTool(name="write"), {}, "call", "write"))
@@ -563,7 +563,7 @@ async def test_a_caller_that_is_cancelled_with_its_connection_is_cancelled_and_n
 
     turns: Turns[Any] = Turns(8)
     turns.offer(_Cancelled())
-    desk = CallDesk(FakeServer().server_config(), turns, Masker(()), EventBus(), _never_asked, lambda _tool: None)
+    desk = CallDesk(FakeServer().server_config(), turns, Hidden(), EventBus(), _never_asked, lambda _tool: None)
     with scope:
         await desk.make(Call(RemoteTool(name="write"), {}, "call", "write"))
     assert scope.cancelled_caught

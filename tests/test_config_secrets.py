@@ -280,3 +280,39 @@ def test_a_fault_never_tells_a_secret() -> None:
     assert "SECRET" not in json.dumps(raised.value.to_problem())
     assert str(raised.value).count("expected") == 6
     assert raised.value.__context__ is None
+
+
+# What models are kept from: credentials, and not every secret.
+
+
+def test_credentials_are_the_secrets_whose_place_name_or_looks_say_so() -> None:
+    config = MCPServerConfig.from_dict(
+        "x",
+        {
+            "command": ["run", "--api-key", "word-secret-1", "${PROJECT}", "${SERVICE_TOKEN}"],
+            "env": {"PROJECT": "zeppelin-works", "DB_PASSWORD": "${PW}", "OTHER": "ghp_abcdefghijklmnop1234"},
+        },
+    ).expand({"PROJECT": "airship-works", "SERVICE_TOKEN": "token-4711-x", "PW": "hush-hush-1"})
+    assert set(config.credentials()) == {
+        "word-secret-1",
+        "token-4711-x",
+        "hush-hush-1",
+        "ghp_abcdefghijklmnop1234",
+    }
+    assert {"zeppelin-works", "airship-works"} <= set(config.secret_values())
+    remote = MCPServerConfig.from_dict(
+        "y",
+        {
+            "url": "https://me:pass-word-1@h.example/mcp?project=zeppelin-works&key=k-123456",
+            "headers": {"Authorization": "Bearer b-123456", "X-Project": "zeppelin-works"},
+            "auth": {"kind": "oauth", "client_secret": "c-123456"},
+        },
+    )
+    assert set(remote.credentials()) == {
+        "me:pass-word-1",
+        "pass-word-1",
+        "k-123456",
+        "Bearer b-123456",
+        "b-123456",
+        "c-123456",
+    }

@@ -21,10 +21,10 @@ from ..adapter import protocol_error_result as protocol_error
 from ..config import MCPServerConfig
 from ..errors import Denied, InvalidArguments, NotConnected, ServerGone, TimedOut, UnknownTool
 from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted, shortened
-from ..masking import Masker
 from ..status import LastCall
 from ._budgets import Limits, Patience
 from ._connection import Connection, protocol
+from ._hidden import Hidden
 from ._lingering import Lingering
 from ._turns import Turns
 
@@ -65,7 +65,7 @@ class CallDesk:
         config: The configuration in force.
         turns: The request queue.
         bus: Where the events of calls go.
-        masker: Hides the server's secrets.
+        hidden: What nobody is to see.
         relist: Reads the tools of a connection anew.
         permit: Lets a call pass, by its tool's full name, or raises ``Denied``. Every call passes here, and nowhere
             else: when it is asked for, and once more right before it is sent.
@@ -74,7 +74,7 @@ class CallDesk:
 
     config: MCPServerConfig
     turns: Turns[Connection]
-    masker: Masker
+    hidden: Hidden
     _bus: EventBus
     _relist: Callable[[Connection], Awaitable[object]]
     _permit: Callable[[str], None]
@@ -116,7 +116,7 @@ class CallDesk:
                 call_id=call.call_id,
                 tool=call.label,
                 arguments=shortened(call.arguments),
-                mask=self.masker.mask_value,
+                mask=self.hidden.masker.mask_value,
             )
         )
         outcome, is_error, text = "cancelled", True, ""
@@ -146,7 +146,7 @@ class CallDesk:
                     duration_seconds=seconds,
                     may_still_run=call.may_still_run,
                     result=text,
-                    mask=self.masker.mask_value,
+                    mask=self.hidden.masker.mask_value,
                 )
             )
 
@@ -157,14 +157,16 @@ class CallDesk:
         except sdk.BrokenAnswer as error:
             return self._unusable(call, error.message)
         except sdk.MCPError as error:
-            return protocol_error(error.code, error.message, error.error.data, server=config.name, tool=tool.name)
+            message, data = self.hidden.conceal(error.message), self.hidden.conceal(error.error.data)
+            return protocol_error(error.code, message, data, server=config.name, tool=tool.name)
         fault = _output_fault(tool, raw)
         if fault is not None:
             return self._unusable(call, fault)
+        raw = self.hidden.conceal(raw)
         return convert_call_result(raw, server=config.name, tool=tool.name, max_chars=config.max_result_chars)
 
     def _unusable(self, call: Call, fault: str) -> AgentToolResult:
-        message = f"The server's answer cannot be used: {fault}."
+        message = self.hidden.conceal(f"The server's answer cannot be used: {fault}.")
         return error_result(message, server=self.config.name, tool=call.tool.name)
 
     async def _answer(self, call: Call) -> dict[str, Any]:
@@ -264,7 +266,7 @@ class CallDesk:
             patience.switch(self._awaited())
 
     async def _progress(self, call: Call, progress: float, total: float | None, message: str | None) -> None:
-        said = None if message is None else self.masker.mask(message)
+        said = None if message is None else self.hidden.mask(message)
         self._bus.publish(
             ToolCallProgress(
                 server=self.config.name, call_id=call.call_id, progress=progress, total=total, message=said
@@ -279,7 +281,7 @@ class CallDesk:
             ago, progress, total, message = fate.last_progress
             said = f"{progress:g}" if total is None else f"{progress:g} of {total:g}"
             if message is not None:
-                said = f"{said}, {self.masker.mask(message[:200])!r}"
+                said = f"{said}, {self.hidden.mask(message[:200])!r}"
             heard = f"its last progress, {ago:.3g} s before, was {said}"
         elif fate.silence is not None:
             heard = f"the server's last word about anything came {fate.silence:.3g} s before"

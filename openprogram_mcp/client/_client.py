@@ -21,7 +21,6 @@ from ..adapter import AgentToolResult, RemoteTool
 from ..config import MCPServerConfig
 from ..errors import AuthRequired, ConfigError, NotConnected, ServerFailed
 from ..events import EventBus, ServerLog
-from ..masking import Masker
 from ..status import Phase, ServerState, ServerStatus, check_transition, rfc3339
 from ..transports._ownership import Instance
 from ..transports._process import ServerProcess
@@ -32,6 +31,7 @@ from ._catalogs import Catalogs
 from ._connection import Connection, Ending, Withdrawn
 from ._gate import StartGate
 from ._health import until_silent
+from ._hidden import Hidden
 from ._inquiries import Inquiries
 from ._turns import Turns
 
@@ -96,7 +96,8 @@ class MCPClient:
         self._prepare = prepare
         self._on_change = on_change
         self._raise_internal = raise_internal
-        self._secrets = frozenset(config.secret_values())
+        self._hidden = Hidden()
+        self._hidden.hide(config)
         self._turns: Turns[Connection] = Turns(config.max_concurrency)
         self.catalogs = Catalogs(
             lambda: self.config,
@@ -106,16 +107,14 @@ class MCPClient:
                 self._turns,
                 lambda: next(self._desk.tickets),
                 self.hasten,
-                self.mask,
+                self._hidden,
             ),
             lambda level, text: self.log(level, None, text),
             self.mask,
             self._take_tools,
             lambda: self._on_change(self),
         )
-        self._desk = CallDesk(
-            config, self._turns, Masker(self._secrets), bus, self.catalogs.tools.read, permit, self.hasten
-        )
+        self._desk = CallDesk(config, self._turns, self._hidden, bus, self.catalogs.tools.read, permit, self.hasten)
         self._backoff = Backoff(config.reconnect)
         # When it is tried again by itself, and whether a call has hastened that already.
         self._retry_at: float | None = None
@@ -235,7 +234,7 @@ class MCPClient:
         if config.fingerprint() != self.config.fingerprint():
             self._known_era = None
         self.config = self._desk.config = config
-        self._hide(config.secret_values())
+        self._hidden.hide(config)
         self._turns.allow(config.max_concurrency)
         self._backoff = Backoff(config.reconnect)
         self._status = evolve(
@@ -387,7 +386,7 @@ class MCPClient:
             raise ServerFailed(error.message, phase="config", remedy=error.remedy, server=self.name) from error
         if config is None:
             raise Withdrawn
-        self._hide(config.secret_values())
+        self._hidden.hide(config)
         self._move(ServerState.STARTING)
         return config
 
@@ -476,7 +475,7 @@ class MCPClient:
 
     def mask(self, text: str) -> str:
         """A text without the server's secrets."""
-        return self._desk.masker.mask(text)
+        return self._hidden.mask(text)
 
     def log(self, level: str, logger: str | None, text: str) -> None:
         """The server has said something."""
@@ -500,12 +499,6 @@ class MCPClient:
     def _withdraw_offer(self) -> None:
         self.tools = _NO_TOOLS
         self.catalogs.withdraw()
-
-    def _hide(self, secrets: tuple[str, ...]) -> None:
-        """Hide these secrets too; those of before may still be in what a process is about to say."""
-        if not self._secrets.issuperset(secrets):
-            self._secrets = self._secrets.union(secrets)
-            self._desk.masker = Masker(self._secrets)
 
     # Calls.
 

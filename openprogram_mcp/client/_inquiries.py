@@ -17,6 +17,7 @@ from ..adapter import limit_texts
 from ..config import MCPServerConfig
 from ..errors import NotConnected, ServerFailed, ServerGone, TimedOut
 from ._connection import Connection, protocol
+from ._hidden import Hidden
 from ._turns import Turns
 
 __all__ = ["Inquiries"]
@@ -31,14 +32,14 @@ class Inquiries:
         turns: The request queue.
         ticket: Gives a place in it.
         hasten: Told that somebody has to wait for the server.
-        mask: Hides the server's secrets.
+        hidden: What nobody is to see.
     """
 
     _config: Callable[[], MCPServerConfig]
     _turns: Turns[Connection]
     _ticket: Callable[[], int]
     _hasten: Callable[[], None]
-    _mask: Callable[[str], str]
+    _hidden: Hidden
 
     @trio.lowlevel.enable_ki_protection
     async def connected(self, method: str) -> Connection:
@@ -117,7 +118,7 @@ class Inquiries:
                         continue
                 if key is not None and not isinstance(raw.get(key), form):
                     raise self.failed(f"its answer to {method} holds no {key}")
-                return limit_texts(raw, self._config().max_result_chars)
+                return limit_texts(self._hidden.conceal(raw), self._config().max_result_chars)
         raise AssertionError("the second try returns or raises")
 
     @contextmanager
@@ -157,7 +158,7 @@ class Inquiries:
     def failed(self, message: str) -> ServerFailed:
         """That the server did not do what it was asked."""
         return ServerFailed(
-            self._mask(message),
+            self._hidden.mask(message),
             phase="running",
             remedy="List what it offers, and look at its status and its standard error.",
             server=self._config().name,

@@ -16,7 +16,7 @@ from ..errors import ConfigError
 from ._convert import json_fields
 from ._kinds import HEADER, URL, Kind, Mismatch, split_command
 from ._parts import ClientCredentialsAuth
-from ._secrets import REFERENCE, is_secret
+from ._secrets import REFERENCE, is_credential, is_secret
 
 if TYPE_CHECKING:
     from ._server import MCPServerConfig
@@ -41,6 +41,7 @@ class _Expander:
     environ: Mapping[str, str] = field(repr=False)
     server: str
     secrets: set[str] = field(factory=set, repr=False)
+    credentials: set[str] = field(factory=set, repr=False)
 
     def __call__(self, text: str, path: str) -> str:
         """The text with the values in it.
@@ -72,6 +73,8 @@ class _Expander:
                 )
             if is_secret(name, value):
                 self.secrets.add(value)
+            if is_credential(name, value):
+                self.credentials.add(value)
             return value
 
         return REFERENCE.sub(value_of, text)
@@ -121,4 +124,5 @@ def expanded(config: _Config, environ: Mapping[str, str] | None, base: Path | No
         client_cert_file=file(config.client_cert_file, f"{at}.client_cert_file"),
         client_key_file=file(config.client_key_file, f"{at}.client_key_file"),
         expanded_secrets=frozenset(fill.secrets),
+        expanded_credentials=frozenset(fill.credentials),
     )

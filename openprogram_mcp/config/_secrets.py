@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 from urllib.parse import unquote, unquote_plus
 
@@ -17,6 +17,7 @@ from ..masking import MASK, MIN_LENGTH
 
 __all__ = [
     "REFERENCE",
+    "is_credential",
     "is_secret",
     "masked_url",
     "masked_words",
@@ -77,10 +78,20 @@ def is_secret(name: str, value: str) -> bool:
     return bool(_SECRET_NAME.search(name)) or not _PLAIN_VALUE.fullmatch(value)
 
 
-def secret_parts(name: str, value: str) -> Iterator[str]:
+def is_credential(name: str, value: str) -> bool:
+    """Whether the value of a variable or a header opens a door: a secret that its name, or its looks, says is one."""
+    return is_secret(name, value) and bool(_SECRET_NAME.search(name) or _LOOKS.search(value))
+
+
+def secret_parts(name: str, value: str, counts: Callable[[str, str], bool] = is_secret) -> Iterator[str]:
     """The secrets in the value of a variable, a header or a flag: what is not a reference to a variable.
 
     Of ``Bearer …`` the part behind it too; of ``Basic …`` what it says.
+
+    Args:
+        name: The name of the variable, the header or the flag.
+        value: Its value.
+        counts: Says of a name and a text whether the text is one.
     """
     for text in _literals(value):
         scheme, blank, credentials = text.partition(" ")
@@ -90,7 +101,7 @@ def secret_parts(name: str, value: str) -> Iterator[str]:
             yield credentials.strip()
             if scheme.lower() == "basic":
                 yield from _basic(credentials.strip())
-        if is_secret(name, text):
+        if counts(name, text):
             yield text
 
 
@@ -130,7 +141,7 @@ def masked_url(url: str) -> str:
     return f"{shown}{mark}{MASK if fragment else ''}"
 
 
-def secrets_of_url(url: str) -> Iterator[str]:
+def secrets_of_url(url: str, counts: Callable[[str, str], bool] = is_secret) -> Iterator[str]:
     """The secrets of a URL: its password or lone user, and the values of its query, as written and unquoted."""
     for match in _USER.finditer(url):
         user, colon, password = match["secret"].partition(":")
@@ -138,8 +149,8 @@ def secrets_of_url(url: str) -> Iterator[str]:
             yield from secret_parts("password", unquote(part))
             yield from secret_parts("password", part)
     for match in _QUERY.finditer(url.partition("#")[0]):
-        yield from secret_parts(match["name"] or "", unquote_plus(match["secret"]))
-        yield from secret_parts(match["name"] or "", match["secret"])
+        yield from secret_parts(match["name"] or "", unquote_plus(match["secret"]), counts)
+        yield from secret_parts(match["name"] or "", match["secret"], counts)
 
 
 def masked_words(words: Sequence[str], before: str = "") -> list[str]:

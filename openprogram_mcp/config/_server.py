@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -38,7 +38,7 @@ from ._kinds import (
     whole,
 )
 from ._parts import Auth, ClientCredentialsAuth, Health, Reconnect, Source
-from ._secrets import secret_parts, secrets_of_url, secrets_of_words
+from ._secrets import is_credential, is_secret, secret_parts, secrets_of_url, secrets_of_words
 from ._shown import masks, merged, shown
 
 __all__ = ["MCPServerConfig", "ServerType", "canonical", "canonical_name"]
@@ -119,6 +119,7 @@ class MCPServerConfig:
 
     unknown: Mapping[str, Any] = field(factory=dict)
     expanded_secrets: frozenset[str] = field(default=frozenset(), eq=False, metadata={"memory": True})
+    expanded_credentials: frozenset[str] = field(default=frozenset(), eq=False, metadata={"memory": True})
 
     def __repr__(self) -> str:
         return f"<MCPServerConfig {self.name!r}: {self.resolved_type}{'' if self.enabled else ', disabled'}>"
@@ -220,16 +221,22 @@ class MCPServerConfig:
 
         Of an expanded configuration, the values of its variables too; of another, a reference is no secret.
         """
-        found = {one for one in self._secrets() if len(one) >= MIN_LENGTH}
-        return tuple(sorted(found, key=lambda one: (-len(one), one)))
+        return _longest_first({*self.expanded_secrets, *self._secrets(is_secret)})
 
-    def _secrets(self) -> Iterator[str]:
-        yield from self.expanded_secrets
+    def credentials(self) -> tuple[str, ...]:
+        """Those of :meth:`secret_values` that open a door, by their place, name or looks; the longest first.
+
+        They are kept from models too. A project's name in ``env``, which is not shown in a log either, has to be left
+        in what a tool answers: the model needs it for its next call.
+        """
+        return _longest_first({*self.expanded_credentials, *self._secrets(is_credential)})
+
+    def _secrets(self, counts: Callable[[str, str], bool]) -> Iterator[str]:
         for name, value in (*self.env.items(), *self.headers.items()):
-            yield from secret_parts(name, value or "")
+            yield from secret_parts(name, value or "", counts)
         for name in ("token", "client_secret"):
             yield from secret_parts(name, getattr(self.auth, name, None) or "")
-        yield from secrets_of_url(self.url or "")
+        yield from secrets_of_url(self.url or "", counts)
         yield from secrets_of_words(self.argv)
 
     def fingerprint(self) -> str:
@@ -284,6 +291,10 @@ _CONNECTION: Final = (
     "account",
     "sandbox_state",
 )
+
+
+def _longest_first(secrets: set[str]) -> tuple[str, ...]:
+    return tuple(sorted((one for one in secrets if len(one) >= MIN_LENGTH), key=lambda one: (-len(one), one)))
 
 
 def _default(one: attrs.Attribute[Any]) -> Any:
