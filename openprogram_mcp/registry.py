@@ -73,6 +73,7 @@ class ToolRegistry:
     _local: dict[str, AgentTool] = field(factory=dict, init=False)
     _remote: dict[str, AgentTool] = field(factory=dict, init=False)
     _left_out: set[str] = field(factory=set, init=False)
+    _used: Callable[[], None] = field(default=lambda: None, init=False)
     _snapshot: RegistrySnapshot = field(init=False, factory=lambda: RegistrySnapshot(0, MappingProxyType({})))
 
     @property
@@ -81,8 +82,22 @@ class ToolRegistry:
         return self._snapshot.version
 
     def snapshot(self) -> RegistrySnapshot:
-        """The tools now, as one immutable value."""
+        """The tools now, as one immutable value, for a model's turn to hold on to.
+
+        This is a use of the servers' lists: one that is too old to be used (``ttlMs``) is read anew soon, and the next
+        snapshot has what came of it.
+        """
+        self._used()
         return self._snapshot
+
+    @property
+    def current(self) -> RegistrySnapshot:
+        """The same for who only watches, which is no use of the lists."""
+        return self._snapshot
+
+    def when_used(self, tell: Callable[[], None]) -> None:
+        """Let somebody know whenever the tools are looked at to be used. It must not wait, nor change the table."""
+        self._used = tell
 
     def names(self) -> list[str]:
         """The names in the order the tools are offered in."""
@@ -106,11 +121,11 @@ class ToolRegistry:
 
     def openai(self) -> list[dict[str, Any]]:
         """The tools for OpenAI's Chat Completions API, in order."""
-        return self._snapshot.openai()
+        return self.snapshot().openai()
 
     def anthropic(self) -> list[dict[str, Any]]:
         """The tools for Anthropic's Messages API, in order."""
-        return self._snapshot.anthropic()
+        return self.snapshot().anthropic()
 
     def register(self, tool: AgentTool) -> AgentTool:
         """Add a tool. One with a server stands with that server's, others are local.

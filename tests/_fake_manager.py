@@ -89,6 +89,12 @@ class FakeManager:
     def action(self, _tool: str) -> str:
         return "allow"
 
+    def is_waiting(self, tool: AgentTool) -> bool:
+        return tool.server is not None and not self.rows[tool.server].ready
+
+    async def freshen_tools(self) -> None:
+        await trio.lowlevel.checkpoint()
+
     async def call_tool(
         self, tool: str, arguments: dict[str, Any], *, timeout: float | None, on_progress: Any, call_id: str | None
     ) -> AgentToolResult:

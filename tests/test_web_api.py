@@ -126,11 +126,20 @@ async def test_tools_are_listed_by_name() -> None:
             "input_schema": found["tools"][0]["input_schema"],
             "annotations": {},
             "deferred": False,
+            "waiting": False,
             "action": "allow",
         }
 
 
 # Calls
+
+
+async def test_a_tool_whose_server_is_away_for_a_moment_says_that_it_waits() -> None:
+    async with serving() as site:
+        site.manager.put("a", remote_tool("t"))
+        site.manager.put("b", remote_tool("t"), status=ServerState.RECONNECTING)
+        waiting = {tool["name"]: tool["waiting"] for tool in (await site.get("/api/mcp/tools")).json["tools"]}
+        assert waiting == {"a__t": False, "b__t": True}
 
 
 async def test_a_call_passes_arguments_limit_and_id_and_gives_the_answer() -> None:

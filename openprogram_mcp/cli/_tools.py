@@ -27,12 +27,18 @@ def run_tools(_options: Options, output: Output) -> int:
     elif output.terminal:
         output.table(
             ("TOOL", "SERVER", ""),
-            [((tool["name"], "bold"), tool["server"], one_line(tool["description"], 120)) for tool in found["tools"]],
+            [((tool["name"], "bold"), tool["server"], one_line(_about(tool), 120)) for tool in found["tools"]],
         )
     else:
         for tool in found["tools"]:
-            output.row(tool["name"], tool["server"], one_line(tool["description"], 200))
+            output.row(tool["name"], tool["server"], one_line(_about(tool), 200))
     return 0
+
+
+def _about(tool: Mapping[str, Any]) -> str:
+    """What it does, and first that a call of it would wait."""
+    about: str = tool["description"]
+    return f"(waits for its server) {about}" if tool.get("waiting") else about
 
 
 def run_call(options: Options, output: Output) -> int:

@@ -253,6 +253,9 @@ class CallDesk:
         self._patient.add(patience)
         try:
             with patience.waiting(self._awaited()):
+                if not self.turns.connected:
+                    name = self.config.name
+                    await self._progress(call, 0.0, None, f"waiting for server {name!r} to be connected")
                 return await self.turns.acquire(alone=alone, ticket=ticket)
         finally:
             self._patient.remove(patience)

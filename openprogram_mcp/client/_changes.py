@@ -47,7 +47,7 @@ class Changes:
     _seconds: Callable[[], float]
     _read: Callable[[Connection], Awaitable[None]] = _read_tools
     _what: str = "tools"
-    _noted: Callable[[], None] = lambda: None
+    _noted: Callable[[], None] = field(default=lambda: None, alias="noted")
     _pace: Pace = field(factory=Pace, init=False)
     _one: trio.Lock = field(factory=trio.Lock, init=False)
     _begun: int = field(default=0, init=False)

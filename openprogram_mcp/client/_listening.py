@@ -45,7 +45,7 @@ class Listening:
     _missed: Callable[[], Awaitable[None]]
     _log: Callable[[str, str], None]
     late: bool = False
-    _uniform: Callable[[float, float], float] = random.uniform
+    _uniform: Callable[[float, float], float] = field(default=random.uniform, alias="uniform")
     settled: trio.Event = field(factory=trio.Event, init=False)
     agreed: bool = field(default=False, init=False)
     _pause: float = field(default=0.0, init=False)

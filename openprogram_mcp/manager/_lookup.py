@@ -62,10 +62,14 @@ class Lookup:
         if found is not None:
             return found
         owners = self._possible_owners(name)
+        # What a list that is too old does not have may be there by now.
+        stale = [client for client in self._roster if client.catalogs.stale and self._may_be_of(name, client)]
         seconds = timeout
         if seconds is None:
-            seconds = max((client.config.call_seconds for client in owners), default=0)
+            seconds = max((client.config.call_seconds for client in (*owners, *stale)), default=0)
         with trio.move_on_after(seconds):
+            for client in stale:
+                await client.catalogs.freshen(seconds)
             for client in owners:
                 await client.settled()
         found = self.known(name)
@@ -94,8 +98,10 @@ class Lookup:
 
     def _possible_owners(self, name: str) -> list[MCPClient]:
         """The servers on their way that a name could belong to."""
-        anybody = _HASHED.search(name) is not None
-        return [client for client in self._roster if client.unsettled and (anybody or self._is_of(name, client.name))]
+        return [client for client in self._roster if client.unsettled and self._may_be_of(name, client)]
+
+    def _may_be_of(self, name: str, client: MCPClient) -> bool:
+        return _HASHED.search(name) is not None or self._is_of(name, client.name)
 
     def _is_of(self, name: str, server: str) -> bool:
         return name.startswith(namespace_tool_name(server, "", style=self._offer.style))

@@ -82,6 +82,7 @@ class MCPManager:
             start_limit=document.start_limit,
             raise_internal=raise_internal,
         )
+        self.registry.when_used(self._roster.used)
         self._edits = Edits(document, self._roster, self.events, environ, saved=saved)
         self._lookup = Lookup(self._offer, self._roster, lambda: self.document)
         living = [config for config in document.servers.values() if only is None or config.name in only]
@@ -127,6 +128,21 @@ class MCPManager:
     def tools(self) -> list[AgentTool]:
         """Every tool, in the order in which a model is offered them."""
         return list(self.registry.snapshot().tools.values())
+
+    def is_waiting(self, tool: AgentTool) -> bool:
+        """Whether a tool is offered while its server is away for a moment, so that a call of it waits."""
+        client = None if tool.server is None else self._roster.get(tool.server)
+        return client is not None and client.state is not ServerState.CONNECTED
+
+    async def freshen_tools(self, seconds: float = 1.0) -> None:
+        """Read the lists of tools anew that are too old to be used: those whose server has said so (``ttlMs``).
+
+        What takes longer, or fails, is tried again while the old list stays.
+
+        Args:
+            seconds: How long to wait at most.
+        """
+        await self._roster.freshen(seconds)
 
     def tool_records(self, name: str) -> list[tuple[AgentTool, RemoteTool]]:
         """One server's tools, each under its full name and as the server listed it; those that are denied too.

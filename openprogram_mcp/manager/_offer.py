@@ -11,7 +11,16 @@ from typing import Any
 
 from attrs import define, field
 
-from ..adapter import AgentTool, AgentToolResult, NameStyle, OnUpdate, RemoteTool, assign_names, mount_tool
+from ..adapter import (
+    AgentTool,
+    AgentToolResult,
+    NameStyle,
+    OnUpdate,
+    RemoteTool,
+    assign_names,
+    clash_warnings,
+    mount_tool,
+)
 from ..client import MCPClient
 from ..permissions import Permissions
 from ..registry import ToolRegistry
@@ -45,6 +54,7 @@ class Offer:
     _mounted: dict[tuple[str, str], tuple[RemoteTool, AgentTool]] = field(factory=dict, init=False)
     _by_name: dict[str, AgentTool] = field(factory=dict, init=False)
     _by_server: dict[str, list[AgentTool]] = field(factory=dict, init=False)
+    _clashes: dict[str, tuple[str, ...]] = field(factory=dict, init=False)
     _from: tuple[Permissions, dict[str, Mapping[str, RemoteTool]]] | None = field(default=None, init=False)
 
     def known(self, name: str) -> AgentTool | None:
@@ -58,6 +68,10 @@ class Offer:
     def offered_of(self, server: str) -> list[AgentTool]:
         """The tools of one server that are offered, by name."""
         return [tool for tool in self.known_of(server) if self.registry.get(tool.name) is tool]
+
+    def clashes_of(self, server: str) -> tuple[str, ...]:
+        """A sentence for each tool of one server that could not have its plain name."""
+        return self._clashes.get(server, ())
 
     def remote(self, tool: AgentTool) -> RemoteTool | None:
         """A tool as its server listed it."""
@@ -80,6 +94,9 @@ class Offer:
             return {}
         self._from = made_from
         names = assign_names(((client.name, tool) for client in clients for tool in client.tools), style=self.style)
+        self._clashes = {}
+        for (server, _tool), warning in clash_warnings(names, style=self.style).items():
+            self._clashes[server] = (*self._clashes.get(server, ()), warning)
         before, self._mounted, self._by_name, self._by_server = self._mounted, {}, {}, {}
         offered: list[AgentTool] = []
         for client in clients:

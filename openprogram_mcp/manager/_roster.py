@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import Final
 
 import trio
 from attrs import evolve
@@ -23,6 +24,8 @@ from ..transports._ownership import Instance
 from ._offer import Offer
 
 __all__ = ["Roster"]
+
+_MAX_WARNINGS: Final = 50
 
 
 class Roster:
@@ -91,7 +94,13 @@ class Roster:
         client, error = self._clients.get(name), self._document().broken.get(name)
         if client is not None:
             names = tuple(tool.name for tool in self._offer.offered_of(name))
-            return evolve(client.status(), tools=names, config_error=None if error is None else error.message)
+            status = client.status()
+            return evolve(
+                status,
+                tools=names,
+                config_error=None if error is None else error.message,
+                warnings=(*self._offer.clashes_of(name), *status.warnings)[:_MAX_WARNINGS],
+            )
         if error is None:
             return None
         return ServerStatus(
@@ -164,14 +173,18 @@ class Roster:
     def _changed(self, client: MCPClient) -> None:
         """A server has changed: tell the registry, where its tools have, and everybody else."""
         self.version += 1
-        self.offer_anew()
-        row = self.row(client.name) if self._clients.get(client.name) is client else None
-        if row is not None:
-            self._bus.publish(StatusChanged(server=client.name, status=row))
+        self._offer_anew(client.name)
+        if self._clients.get(client.name) is client:
+            self._tell(client.name)
 
     def offer_anew(self) -> None:
         """Offer what the servers have and the permissions allow, and tell what has changed."""
+        self._offer_anew(None)
+
+    def _offer_anew(self, cause: str | None) -> None:
+        """The same; the row of the server that is the cause is told by who knows more of it."""
         clients = [self._clients[name] for name in self.order() if name in self._clients]
+        affected = []
         for server, (added, removed, changed) in self._offer.update(clients, self._permissions()).items():
             self._bus.publish(
                 ToolsChanged(
@@ -182,3 +195,33 @@ class Roster:
                     version=self._offer.registry.version,
                 )
             )
+            if server != cause and server in self._clients:
+                affected.append(server)
+        # One server's tools may change the names of another's, and with them its row.
+        for server in affected:
+            self.version += 1
+            self._tell(server)
+
+    def _tell(self, name: str) -> None:
+        row = self.row(name)
+        if row is not None:
+            self._bus.publish(StatusChanged(server=name, status=row))
+
+    # The age of what they offer.
+
+    def used(self) -> None:
+        """Somebody uses the tools: what is too old to be used is read anew, soon."""
+        for client in self:
+            client.catalogs.used()
+
+    async def freshen(self, seconds: float) -> None:
+        """Somebody uses the tools: read anew first what is too old to be used, side by side.
+
+        Args:
+            seconds: How long to wait at most.
+        """
+        stale = [client for client in self if client.catalogs.stale]
+        if stale:
+            async with trio.open_nursery() as nursery:
+                for client in stale:
+                    nursery.start_soon(client.catalogs.freshen, seconds)

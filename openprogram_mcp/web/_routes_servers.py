@@ -46,6 +46,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
 
     @get("/api/mcp/servers/{name:str}", summary="One server", responses=problems(404), tags=["servers"])
     async def show_server(name: ServerName) -> Response[ServerDetail]:
+        await manager.freshen_tools()
         return answer(views.server_detail(manager, name))
 
     def action(verb: str, summary: str, act: Callable[[str], Awaitable[ServerStatus]]) -> HTTPRouteHandler:

@@ -35,6 +35,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
 
     @get("/api/mcp/tools", summary="Every tool that can be called", responses=problems(), tags=["tools"])
     async def list_tools() -> Response[ToolList]:
+        await api.manager.freshen_tools()
         return answer(views.tool_list(api.manager))
 
     @post(

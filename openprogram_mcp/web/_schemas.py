@@ -137,7 +137,7 @@ class ServerList:
 
 @frozen
 class ToolRow:
-    """A tool that can be called."""
+    """A tool that can be called; one that is ``waiting`` when its server, away for a moment, is back."""
 
     name: str
     server: str | None
@@ -146,6 +146,7 @@ class ToolRow:
     input_schema: dict[str, Any]
     annotations: dict[str, Any]
     deferred: bool
+    waiting: bool
     action: Literal["allow", "ask", "deny"]
 
 

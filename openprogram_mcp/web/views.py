@@ -61,10 +61,12 @@ def server_detail(manager: MCPManager, name: str) -> dict[str, Any]:
 
 def tool_list(manager: MCPManager) -> dict[str, Any]:
     """Every tool that can be called, sorted by name."""
+    snapshot = manager.registry.current
     return {
-        "version": manager.registry.snapshot().version,
+        "version": snapshot.version,
         "tools": [
-            _tool_row(tool, manager.action(tool.name)) for tool in sorted(manager.tools(), key=lambda tool: tool.name)
+            _tool_row(tool, manager.action(tool.name), manager.is_waiting(tool))
+            for tool in sorted(snapshot.tools.values(), key=lambda tool: tool.name)
         ],
     }
 
@@ -105,7 +107,7 @@ def config_location() -> dict[str, Any]:
     return {"path": str(path), "exists": path.exists()}
 
 
-def _tool_row(tool: AgentTool, action: str) -> dict[str, Any]:
+def _tool_row(tool: AgentTool, action: str, waiting: bool) -> dict[str, Any]:
     return {
         "name": tool.name,
         "server": tool.server,
@@ -114,6 +116,7 @@ def _tool_row(tool: AgentTool, action: str) -> dict[str, Any]:
         "input_schema": tool.parameters,
         "annotations": tool.annotations,
         "deferred": tool.defer,
+        "waiting": waiting,
         "action": action,
     }
 

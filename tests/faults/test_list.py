@@ -9,14 +9,17 @@ import pytest
 import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from openprogram_mcp.client._catalogs import Catalogs
 from openprogram_mcp.client._changes import Changes
-from openprogram_mcp.client._connection import protocol
+from openprogram_mcp.client._connection import Connection, protocol
 from openprogram_mcp.client._listening import Listening
 from openprogram_mcp.errors import UnknownTool
-from openprogram_mcp.events import ServerLog, StatusChanged, ToolsChanged
+from openprogram_mcp.events import EventBus, ServerLog, StatusChanged, ToolsChanged
 from openprogram_mcp.manager import MCPManager
+from openprogram_mcp.status import ServerState
 from openprogram_mcp.testing import FakeServer, do
-from tests._living import events_of
+from tests._living import events_of, until
+from tests._sessions import session_with
 from tests.faults._host import hosting
 
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -225,6 +228,102 @@ async def test_who_looked_before_the_first_agreement_is_told_that_something_may_
     assert (await _listen(_Stream(50.0), 10))[0] == []
 
 
+@pytest.mark.parametrize("ttl", [{}, {"ttlMs": -5}, {"ttlMs": "x"}, {"ttlMs": 0}], ids=str)
+async def test_list_07_tools_without_a_good_time_to_live_are_read_anew_when_their_list_is_used(ttl: Any) -> None:
+    # It changes its list and does not say so.
+    fake = FakeServer(era="modern").tool("old").tool("new").tool("newer").tool("newest")
+    lists = [["old"], ["old", "new"], ["old", "newer"], ["old", "newest"]]
+    fake.on("tools/list", do.turns(*([do.result({"tools": [_tool(name) for name in one], **ttl})] for one in lists)))
+    async with hosting({"f": fake}) as manager:
+        await wait_all_tasks_blocked(0.3)
+        assert len(fake.received("tools/list")) == 1, "it is used, not polled"
+        assert (await manager.call_tool("f__old")).text == "{}"
+        assert len(fake.received("tools/list")) == 1, "a call of a tool that is there is no use of the list"
+        # A name that is not in the list: that is looked for in a new one.
+        assert (await manager.call_tool("f__new")).text == "{}"
+        assert len(fake.received("tools/list")) == 2
+        # Who waits for a list that is true now.
+        await manager.freshen_tools()
+        assert manager.registry.names() == ["f__newer", "f__old"]
+        # A model's turn does not wait: the next one has what comes of it.
+        last, turn = manager.events.last_id, manager.registry.snapshot()
+        assert (await tools_changed(manager, last)).added == ("f__newest",)
+        assert list(turn.tools) == ["f__newer", "f__old"]
+        assert len(fake.received("tools/list")) == 4
+
+
+async def test_list_07_tools_that_live_for_long_are_read_anew_only_when_the_server_says_so() -> None:
+    lives = {"ttlMs": 3_600_000, "cacheScope": "private", "resultType": "complete"}
+    fake = FakeServer(era="modern").tool("new").tool("change", do.changed(), do.reply("changed"))
+    lists = [["change"], ["change", "new"]]
+    fake.on("tools/list", do.turns(*([do.result({"tools": [_tool(name) for name in one], **lives})] for one in lists)))
+    async with hosting({"f": fake}) as manager:
+        manager.registry.snapshot()
+        await manager.freshen_tools()
+        with pytest.raises(UnknownTool):
+            await manager.call_tool("f__new")
+        assert len(fake.received("tools/list")) == 1
+        last = manager.events.last_id
+        await manager.call_tool("f__change")
+        assert (await tools_changed(manager, last)).added == ("f__new",)
+        assert len(fake.received("tools/list")) == 2
+
+
+async def test_list_07_an_older_server_is_not_asked_again_until_it_says_so() -> None:
+    fake = FakeServer(era="legacy", capabilities={"tools": {}}).tool("old")
+    async with hosting({"f": fake}) as manager:
+        manager.registry.openai()
+        await manager.freshen_tools()
+        with pytest.raises(UnknownTool):
+            await manager.call_tool("f__new")
+        assert len(fake.received("tools/list")) == 1
+
+
+async def test_list_07_a_list_lives_for_as_long_as_the_server_says(autojump_clock: MockClock) -> None:
+    fake = FakeServer(era="modern").on("tools/list", do.result({"tools": [_tool("t")], "ttlMs": 60_000}))
+    async with session_with(fake) as session:
+        process: Any = None
+        connection = Connection(1, session, process, fake.server_config())
+        catalogs = _catalogs(EventBus())
+        async with trio.open_nursery() as nursery:
+            await connection.read_tools()
+            nursery.start_soon(catalogs.follow, connection)
+            await wait_all_tasks_blocked()
+            for seconds, readings in ((30, 1), (29, 1), (2, 2), (59, 2), (2, 3)):
+                await trio.sleep(seconds)
+                await catalogs.freshen(1)
+                await catalogs.freshen(1)
+                assert len(fake.received("tools/list")) == readings
+            nursery.cancel_scope.cancel()
+
+
+def _tool(name: str) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}}
+
+
+def _catalogs(bus: EventBus) -> Catalogs:
+    """The lists of a server without a life around them."""
+    inquiries: Any = None
+    return Catalogs(
+        lambda: FakeServer().server_config(),
+        bus,
+        inquiries,
+        lambda _level, _text: None,
+        lambda text: text,
+        lambda _connection: None,
+        lambda: None,
+    )
+
+
+async def test_a_list_that_cannot_be_read_in_time_is_not_waited_for_for_long() -> None:
+    fake = FakeServer(era="modern").tool("t").on("tools/list", do.turns([do.standard()], [do.hang()]))
+    async with hosting({"f": fake}) as manager:
+        with trio.fail_after(5):
+            await manager.freshen_tools(0.05)
+        assert manager.registry.names() == ["f__t"]
+        assert (await manager.call_tool("f__t")).text == "{}"
+
+
 @ERAS
 @pytest.mark.parametrize(
     "failure",
@@ -248,7 +347,7 @@ async def test_time_08_a_reading_that_fails_keeps_the_old_list_and_is_repeated(f
         assert manager.server("f").ready
 
 
-async def test_time_08_a_reading_that_takes_too_long_keeps_the_old_list() -> None:
+async def test_time_08_a_reading_that_takes_too_long_keeps_the_old_list_and_says_that_it_may_be_old() -> None:
     # It serves one request at a time, and the first call keeps it busy.
     fake = FakeServer(era="legacy", single_threaded=True).tool("old")
     fake.tool("busy", do.changed(), do.sleep(0.6), do.reply("done"))
@@ -262,6 +361,11 @@ async def test_time_08_a_reading_that_takes_too_long_keeps_the_old_list() -> Non
                     break
         assert manager.registry.names() == ["f__busy", "f__old"]
         assert manager.server("f").ready
+        stale = "its list of tools could not be read anew; what is offered may be out of date"
+        await until(manager, "f", ServerState.CONNECTED, where=lambda row: stale in row.warnings)
+        # It is tried again until it goes well; the tools can be called all the while.
+        await until(manager, "f", ServerState.CONNECTED, where=lambda row: stale not in row.warnings)
+        assert (await manager.call_tool("f__old")).text == "{}"
 
 
 # How often a list is read that changes without end.
@@ -286,7 +390,13 @@ async def test_list_04_a_server_that_changes_at_each_reading_is_read_ever_more_s
     noisy: Any = _Noisy(changes.told)
     with trio.move_on_after(600):
         changes.told()
-        await changes.follow(noisy)
+        noisy.readings.clear()
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(changes.follow, noisy)
+            await trio.sleep(10)
+            assert changes.warnings == ("its list of tools changes all the time; it is read anew now and then only",)
+            await trio.sleep_forever()
+    assert changes.warnings == ()
     gaps = [later - earlier for earlier, later in zip(noisy.readings, noisy.readings[1:], strict=False)]
     assert gaps[:6] == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 3.2])
     assert max(gaps) == pytest.approx(30)

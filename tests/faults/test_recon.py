@@ -15,6 +15,7 @@ from openprogram_mcp.events import Record, StatusChanged, ToolsChanged
 from openprogram_mcp.manager import MCPManager
 from openprogram_mcp.status import ServerState
 from openprogram_mcp.testing import FakeServer, do
+from openprogram_mcp.web.views import tool_list
 
 from ._host import hosting
 
@@ -183,6 +184,27 @@ async def test_what_time_does_not_mend_is_not_tried_again() -> None:
             row = manager.server(name)
             assert (row.status, row.error_kind, row.retry_at) == (ServerState.FAILED, "fatal", None), name
     assert refusing.starts == 1
+
+
+async def test_recon_09_during_a_short_outage_tools_stay_and_say_that_they_wait() -> None:
+    async with hosting({"f": _mortal().config(reconnect=_LATE)}) as manager:
+        echo = manager.registry["f__echo"]
+        assert not manager.is_waiting(echo)
+        await _kill(manager)
+        await _until(manager, ServerState.RECONNECTING)
+        assert manager.registry["f__echo"] is echo
+        assert manager.is_waiting(echo)
+        assert {tool["name"]: tool["waiting"] for tool in tool_list(manager)["tools"]}["f__echo"]
+        said: list[str | None] = []
+
+        async def note(_progress: float, _total: float | None, message: str | None) -> None:
+            said.append(message)
+
+        assert (await manager.call_tool("f__echo", {"a": 1}, on_progress=note)).text == '{"a":1}'
+        assert said == ["waiting for server 'f' to be connected"]
+        assert not manager.is_waiting(echo)
+        await manager.call_tool("f__echo", on_progress=note)
+        assert len(said) == 1, "nobody waits while it is there"
 
 
 async def test_recon_09_after_a_long_outage_the_tools_are_taken_back_with_an_event(
