@@ -132,7 +132,7 @@ class Catalogs:
                 for kind in _KINDS:
                     if connection.session.offers(kind):
                         # Nobody waits for these: what the server offers beside its tools is read when it is up.
-                        self._changes[kind].told()
+                        self._changes[kind].wanted()
                     else:
                         self._put(self._shelves[kind], {})
                     nursery.start_soon(self._changes[kind].follow, connection)
@@ -204,7 +204,7 @@ class Catalogs:
                 return []
             if not shelf.is_fresh(connection):
                 with self._inquiries.limited(method):
-                    await self._changes[name].read_or_raise(connection)
+                    await self._changes[name].read_or_raise(connection, unless=lambda: shelf.is_fresh(connection))
         return list(shelf.items.values())
 
     async def read_resource(self, uri: str) -> dict[str, Any]:

@@ -51,12 +51,19 @@ class Changes:
     _pace: Pace = field(factory=Pace, init=False)
     _one: trio.Lock = field(factory=trio.Lock, init=False)
     _begun: int = field(default=0, init=False)
+    _since: int = field(default=0, init=False)
     _done: tuple[Connection | None, int] = field(default=(None, 0), init=False)
     _failing: bool = field(default=False, init=False)
     _noisy_until: float = field(default=0.0, init=False)
 
     def told(self) -> None:
         """The server has said that the list has changed, or it is too old for somebody who wants to use it."""
+        self._since = self._begun
+        self._pace.tell()
+
+    def wanted(self) -> None:
+        """The list of a new connection is wanted; whoever has read it from there already has done it."""
+        self._since = -1
         self._pace.tell()
 
     @property
@@ -79,8 +86,8 @@ class Changes:
         try:
             while True:
                 await self._pace.next()
-                if not await self.read(connection):
-                    self._pace.tell()
+                if not await self.read(connection, self._since):
+                    self.told()
                 elif self._pace.pause > _NOISY_SECONDS:
                     self._is_noisy()
         finally:
@@ -88,11 +95,11 @@ class Changes:
             self._pace.reset()
             self._failing, self._noisy_until = False, 0.0
 
-    async def read(self, connection: Connection) -> bool:
+    async def read(self, connection: Connection, since: int | None = None) -> bool:
         """Read the list anew; says whether that went well."""
         try:
             with trio.move_on_after(self._seconds()) as limit:
-                await self.read_or_raise(connection)
+                await self.read_or_raise(connection, since)
         except Exception as error:
             if not is_refusal(error):
                 raise
@@ -106,16 +113,23 @@ class Changes:
             return False
         return True
 
-    async def read_or_raise(self, connection: Connection) -> None:
+    async def read_or_raise(
+        self, connection: Connection, since: int | None = None, *, unless: Callable[[], bool] = lambda: False
+    ) -> None:
         """Read the list anew, or share a reading that has begun since this was asked. The caller bounds it.
+
+        Args:
+            connection: Where from.
+            since: The number of the reading after which one may be shared; ``None`` for those from now on.
+            unless: Whether it need not be read, asked when the readings before this one have ended.
 
         Raises:
             MCPError: The server refused, or the connection ended.
         """
-        asked = self._begun
+        asked = self._begun if since is None else since
         async with self._one:
             read_from, number = self._done
-            if read_from is connection and number > asked:
+            if (read_from is connection and number > asked) or unless():
                 return
             self._begun += 1
             number = self._begun
