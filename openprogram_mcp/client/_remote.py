@@ -92,7 +92,8 @@ class RemoteWay:
         if self._attempt.phase not in ("connect", "initialize"):
             return False
         refusals: list[Any] = [leaf.__cause__ for leaf in leaves(error) if isinstance(leaf, ServerFailed)]
-        return any(isinstance(one, protocol().HttpRefused) and one.old_transport for one in refusals)
+        sdk = protocol()
+        return any(isinstance(one, sdk.HttpRefused | sdk.ErrorRefused) and one.old_transport for one in refusals)
 
     # Failures, said so that they can be acted upon.
 

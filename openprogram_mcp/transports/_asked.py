@@ -13,6 +13,7 @@ from typing import Any, Final
 import trio
 from attrs import define, field
 from mcp.shared.dispatcher import ProgressFnT
+from mcp.shared.exceptions import MCPError
 
 from ._clock import CallClock
 from ._outbox import Fate, FateState
@@ -40,6 +41,7 @@ class Asked(Slot):
         scope: Ends the exchange: its limit ran out, or somebody else has brought the answer.
         posting: Ends the sending alone, where the answer comes by another way.
         teller: Set when nobody tells progress in another task any more; ``None`` while none does.
+        garbled: What came on its own response and was no message: its answer, where no other comes.
     """
 
     wire_id: RequestId
@@ -53,6 +55,7 @@ class Asked(Slot):
     scope: trio.CancelScope = field(factory=trio.CancelScope)
     posting: trio.CancelScope | None = None
     teller: trio.Event | None = None
+    garbled: MCPError | None = None
 
     def restart(self, now: float) -> None:
         """Something has moved: the limit that moves with it begins again."""

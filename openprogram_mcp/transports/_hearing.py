@@ -25,7 +25,7 @@ from ._events import EventBuffer
 from ._inbound import Inbound
 from ._outbox import Fate, FateState
 from ._requests import as_number, outcome_of
-from .wire import Envelope, Noise, Outstanding, RequestId, Slot, as_request_id, correlation_key
+from .wire import Envelope, Noise, Outstanding, RequestId, as_request_id, correlation_key
 
 __all__ = ["Hearing"]
 
@@ -77,7 +77,7 @@ class Hearing:
             del self._given_up[next(iter(self._given_up))]
         self._given_up[asked.key] = asked.fate
 
-    def take_events(self, buffer: EventBuffer, chunk: bytes, asked: Slot | None) -> bool:
+    def take_events(self, buffer: EventBuffer, chunk: bytes, asked: Asked | None) -> bool:
         """Take the messages in a piece of a stream; says whether there were any.
 
         Args:
@@ -97,7 +97,7 @@ class Hearing:
             found = True
         return found
 
-    def take_message(self, data: bytes, asked: Slot | None) -> None:
+    def take_message(self, data: bytes, asked: Asked | None) -> None:
         """Take what may be a message, from the stream of a request of ours or from one that is nobody's."""
         try:
             message = wire.decode(data)
@@ -111,7 +111,7 @@ class Hearing:
         except Exception:  # a message that trips us must cost itself, never the connection
             logger.exception("a message could not be handled")
 
-    def _take(self, message: Envelope, size: int, asked: Slot | None) -> None:
+    def _take(self, message: Envelope, size: int, asked: Asked | None) -> None:
         method = message.method
         if not isinstance(method, str):
             self._take_answer(message, asked)
@@ -129,7 +129,7 @@ class Hearing:
         if not run_notify_intercept(self._on_intercept, method, params):
             self.inbound.take_notification(method, params, size)
 
-    def _take_answer(self, message: Envelope, asked: Slot | None) -> None:
+    def _take_answer(self, message: Envelope, asked: Asked | None) -> None:
         slot = self.outstanding.find(message.id)
         if slot is None and message.id in (None, wire.UNSET) and message.error:
             # An error that could not say what it is about: on the stream of a request it can only be that one.
@@ -155,12 +155,17 @@ class Hearing:
         total = as_number(params.get("total"))
         slot.heard(progress, total, message if isinstance(message, str) else None, self.clock.now())
 
-    def take_noise(self, noise: Noise, asked: Slot | None) -> None:
-        """Take what is no message; where it stands for an answer, its request alone fails."""
-        slot = self.outstanding.find(noise.id) or asked
+    def take_noise(self, noise: Noise, asked: Asked | None) -> None:
+        """Take what is no message. Where it stands for an answer that can be told, its request alone fails; else it may
+        be noise before the answer, and counts as the answer of whose response it is only if no other comes.
+        """
+        error = MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}")
+        slot = self.outstanding.find(noise.id)
         if slot is not None:
-            slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
+            slot.settle(error)
         elif noise.id is not None:
             self._take_late(noise.id)
+        elif asked is not None:
+            asked.garbled = error
         if self.on_noise is not None:
             self.on_noise(noise)

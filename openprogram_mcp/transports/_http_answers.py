@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
 
 from ..errors import AuthRequired, ServerFailed
 from . import wire
@@ -20,6 +20,7 @@ from ._requests import outcome_of
 from .wire import Envelope
 
 __all__ = [
+    "ErrorRefused",
     "HttpRefused",
     "content_type",
     "credentials_refused",
@@ -53,7 +54,29 @@ class HttpRefused(MCPError):
     @property
     def old_transport(self) -> bool:
         """Whether a server of HTTP+SSE, the transport before this one, would have answered so."""
-        return self.status == HTTPStatus.BAD_REQUEST or self.status in _NOT_THERE
+        return _is_of_old_transport(self.status)
+
+
+class ErrorRefused(MCPError):
+    """An error of JSON-RPC that came with a refusal of HTTP and names no request: it need not be an answer of MCP.
+
+    Args:
+        status: The status of the response.
+        error: The error in its body.
+    """
+
+    def __init__(self, status: int, error: MCPError) -> None:
+        super().__init__(code=error.code, message=error.message, data=error.data)
+        self.status = status
+
+    @property
+    def old_transport(self) -> bool:
+        """Whether a server of HTTP+SSE, the transport before this one, would have answered so."""
+        return _is_of_old_transport(self.status) and self.code != UNSUPPORTED_PROTOCOL_VERSION
+
+
+def _is_of_old_transport(status: int) -> bool:
+    return status == HTTPStatus.BAD_REQUEST or status in _NOT_THERE
 
 
 def status_words(status: int) -> str:

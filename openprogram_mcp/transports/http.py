@@ -27,6 +27,7 @@ from ._asked import Asked
 from ._events import EventBuffer
 from ._get_stream import GetStream
 from ._http_answers import (
+    ErrorRefused,
     HttpRefused,
     content_type,
     credentials_refused,
@@ -157,11 +158,13 @@ class StreamableDispatcher(HttpDispatcher):
                 body = await self._read(response)
                 if isinstance(body, Noise):
                     self._hearing.take_noise(body, asked)
+                elif not body.strip():
+                    asked.settle(_no_answer(response, kind))
                 else:
                     self._hearing.take_message(body, asked)
                     await asked.tell()
                 if not asked.settled:
-                    raise RequestLost("what it answered was for another request")
+                    self._lost_answer(asked, "what it answered was for another request")
             elif response.status_code == 202 and self._get_stream.hears:
                 # Against the specification, and seen: the answer comes on the GET stream.
                 await response.aclose()
@@ -204,7 +207,13 @@ class StreamableDispatcher(HttpDispatcher):
                 resumption.failed()
             if resumption.hopeless:
                 break
-        raise RequestLost("the stream of its answer ended without the answer") from lost
+        self._lost_answer(asked, "the stream of its answer ended without the answer", lost)
+
+    @staticmethod
+    def _lost_answer(asked: Asked, why: str, cause: Exception | None = None) -> None:
+        if asked.garbled is None:
+            raise RequestLost(why) from cause
+        asked.settle(asked.garbled)
 
     async def _hear(self, response: httpx2.Response, buffer: EventBuffer, asked: Asked) -> bool:
         """Take the events of a stream until the answer is among them; false when it ends without."""
@@ -273,7 +282,7 @@ class StreamableDispatcher(HttpDispatcher):
             self._lose_session(status)
             raise SessionLost
         if error is not None:
-            asked.settle(error[0])
+            asked.settle(error[0] if error[1] is not None else ErrorRefused(status, error[0]))
         elif response.has_redirect_location:
             asked.settle(_elsewhere(response))
         elif status in (502, 503):
@@ -376,7 +385,7 @@ class StreamableDispatcher(HttpDispatcher):
 
 def _no_answer(response: httpx2.Response, kind: str) -> MCPError:
     said = status_words(response.status_code)
-    if response.status_code in (202, 204):
+    if response.status_code in (202, 204) or kind == "application/json":
         return MCPError(code=INVALID_REQUEST, message=f"it took the request and answers nothing ({said})")
     what = f"it answered with {kind[:80] or 'no content type'} where JSON or a stream of events was due ({said})"
     return HttpRefused(response.status_code, what, remedy="Correct 'url': this is no MCP server, or a page before it.")
