@@ -21,6 +21,7 @@ __all__ = [
     "config_path",
     "ensure_state_dir",
     "get_state_dir",
+    "instances_dir",
     "tokens_dir",
     "use_state_dir",
     "worker_path",
@@ -108,3 +109,8 @@ def worker_path() -> Path:
 def tokens_dir() -> Path:
     """The directory of sign-in state, one file a server."""
     return get_state_dir() / "mcp_tokens"
+
+
+def instances_dir() -> Path:
+    """The directory of the locks that running instances hold, so that the processes of dead ones are found."""
+    return get_state_dir() / "instances"

@@ -21,6 +21,7 @@ __all__ = [
     "ExitWay",
     "LastCall",
     "Phase",
+    "ProcessCount",
     "ServerState",
     "ServerStatus",
     "check_transition",
@@ -127,6 +128,18 @@ class AuthStatus:
         return {"kind": self.kind, "state": self.state}
 
 
+@frozen
+class ProcessCount:
+    """How many processes all servers have together.
+
+    ``owned`` live; ``leaked`` is how many were ever found alive after their server had been stopped: 0, or it is a
+    defect.
+    """
+
+    owned: int = 0
+    leaked: int = 0
+
+
 @frozen(kw_only=True)
 class ServerStatus:
     """One server's status at one moment: the ROW of the command line, the API and the events.
@@ -155,6 +168,7 @@ class ServerStatus:
     server_info: dict[str, Any] | None = None
     pid: int | None = None
     uptime_seconds: float | None = None
+    processes: int = 0
     in_flight: int = 0
     queued: int = 0
     last_call: LastCall | None = None
@@ -199,6 +213,7 @@ class ServerStatus:
             "server_info": self.server_info,
             "pid": self.pid,
             "uptime_seconds": self.uptime_seconds,
+            "processes": self.processes,
             "in_flight": self.in_flight,
             "queued": self.queued,
             "last_call": self.last_call.to_dict() if self.last_call else None,

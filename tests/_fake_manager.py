@@ -12,7 +12,7 @@ from openprogram_mcp.adapter import AgentTool, AgentToolResult, RemoteTool
 from openprogram_mcp.errors import UnknownServer, UnknownTool
 from openprogram_mcp.events import EventBus, StatusChanged
 from openprogram_mcp.registry import ToolRegistry
-from openprogram_mcp.status import ServerState, ServerStatus
+from openprogram_mcp.status import ProcessCount, ServerState, ServerStatus
 
 if TYPE_CHECKING:
     from openprogram_mcp.manager import MCPManager
@@ -49,6 +49,8 @@ class FakeManager:
     events: EventBus = field(factory=EventBus)
     registry: ToolRegistry = field(factory=ToolRegistry)
     status_version: int = 7
+    processes: ProcessCount = field(factory=ProcessCount)
+    counts: int = 0
     calls: list[tuple[str, dict[str, Any], float | None, str | None]] = field(factory=list)
     acts: list[tuple[str, str]] = field(factory=list)
     offer: Callable[[str, tuple[Any, ...]], Awaitable[dict[str, Any]]] = offer_little
@@ -68,6 +70,11 @@ class FakeManager:
 
     async def _invoke(self, *_given: Any) -> AgentToolResult:
         raise AssertionError("called past the manager")
+
+    async def count_processes(self) -> ProcessCount:
+        await trio.lowlevel.checkpoint()
+        self.counts += 1
+        return self.processes
 
     def status(self) -> dict[str, ServerStatus]:
         return dict(self.rows)

@@ -104,6 +104,8 @@ def _killed(kind: str) -> Callable[[Cell], None]:
 def _next_host_cleans(cell: Cell, kind: str) -> None:
     before = set(cell.alive())
     with cell.host(kind, wait=None) as host:
+        # What is being born at this moment is not in the list; a host that has come so far ends it before it ends.
+        until(lambda: ("serves at" if kind == "worker" else "open\n") in host.log, "a host that has a manager")
         until(lambda: not before & set(cell.alive()), f"the end of what was left:\n{cell.described()}")
         host.process.send_signal(signal.SIGTERM)
         host.end()

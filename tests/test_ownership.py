@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 import trio
 
-from openprogram_mcp.transports._ownership import MARK, Instance, end_marked, marked, marked_environment, sweep
+from openprogram_mcp.transports._census import MARK, marked
+from openprogram_mcp.transports._ownership import Instance, end_marked, marked_environment, sweep
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 

@@ -15,7 +15,9 @@ from attrs import frozen
 from .. import paths
 from ..config import ConfigDocument, MCPServerConfig, load_document
 from ..errors import OpenProgramMCPError
-from ..web.worker_file import find_worker
+from ..transports._census import left_behind
+from ..web.client import WorkerClient
+from ..web.worker_file import WorkerInfo, find_worker
 
 __all__ = ["Check", "check_all"]
 
@@ -186,7 +188,28 @@ def _check_worker() -> Iterator[Check]:
     info = find_worker()
     if info is not None:
         yield Check("ok", "worker", f"process {info.pid} runs at {info.url}")
+        yield from _check_processes(info)
     elif paths.worker_path().exists():
         yield Check("note", "worker", f"{paths.worker_path().name} was left behind by one that is gone; it is ignored")
     else:
         yield Check("note", "worker", "none is running")
+    left = left_behind(paths.instances_dir())
+    if left:
+        text = f"{left} were left behind by a host that was killed"
+        yield Check("note", "processes", text, "The next worker, or command that starts servers, ends them")
+
+
+def _check_processes(info: WorkerInfo) -> Iterator[Check]:
+    try:
+        found = WorkerClient(info).get("servers")
+    except OpenProgramMCPError as error:
+        yield Check("warning", "worker", error.message, error.remedy)
+        return
+    owned, leaked = found.get("processes_owned"), found.get("processes_leaked")
+    if owned is None:
+        return  # a worker of an older version does not count
+    if leaked:
+        text = f"{leaked} lived on after their server had been stopped"
+        yield Check("error", "processes", text, "That is a defect: please report it, with the worker's log")
+    else:
+        yield Check("ok", "processes", f"{owned} belong to the worker's servers, and none outlived its server")

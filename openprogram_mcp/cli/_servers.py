@@ -36,6 +36,9 @@ def run_list(_options: Options, output: Output) -> int:
     else:
         for row in found["servers"]:
             output.row(row["name"], row["status"], row["tool_count"], summary(row))
+    # A worker of an older version does not count.
+    if not output.json and (leaked := found.get("processes_leaked")):
+        output.error_text(f"openprogram-mcp: {leaked} processes lived on after their server had been stopped")
     return 0
 
 
@@ -72,6 +75,7 @@ def print_server(row: Mapping[str, Any], output: Output) -> None:
         ("server", " ".join(str(info[key]) for key in ("name", "version") if info.get(key))),
         ("protocol", row["protocol_version"]),
         ("pid", row["pid"]),
+        ("processes", row.get("processes") or None),
         ("uptime", None if row["uptime_seconds"] is None else f"{row['uptime_seconds']:.1f} s"),
     ]
     config = _without_defaults(row.get("config") or {})
@@ -103,6 +107,7 @@ def _own_list(output: Output) -> Any:
         from ..web import views
 
         await manager.started.wait()
+        await manager.count_processes()
         return views.server_list(manager)
 
     return run_with_manager(work, output=output)
@@ -118,6 +123,7 @@ def _own_show(name: str, output: Output) -> Any:
 
     async def work(manager: MCPManager, _progress: Progress) -> Any:
         await manager.wait_settled(name)
+        await manager.count_processes()
         return views.server_detail(manager, name)
 
     return run_with_manager(work, output=output, only={name})

@@ -177,6 +177,7 @@ class MCPClient:
             stderr=() if process is None else process.stderr.last(),
             pid=process.pid if process is not None and alive else None,
             uptime_seconds=None if began is None else round(trio.current_time() - began, 3),
+            processes=0 if process is None or process.tree is None else process.tree.count,
             in_flight=self._turns.running,
             queued=self._turns.waiting,
             last_call=self._desk.last,

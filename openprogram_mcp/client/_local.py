@@ -51,7 +51,7 @@ class LocalWay:
             launch,
             mask=watcher.mask,
             on_stderr=lambda line: watcher.log("info", "stderr", line),
-            mark=attempt.owner.next_mark(),
+            tree=attempt.owner.plant(config.name),
         )
         try:
             self._process = process

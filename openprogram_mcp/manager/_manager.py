@@ -7,6 +7,7 @@ A façade over the rooms behind it: the servers' lives (``_roster``), their tool
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Collection, Mapping
@@ -31,10 +32,10 @@ from ..errors import (
     ReadOnly,
     TimedOut,
 )
-from ..events import EventBus, StartupComplete
+from ..events import EventBus, ServerLog, StartupComplete
 from ..permissions import Action
 from ..registry import ToolRegistry
-from ..status import ServerState, ServerStatus
+from ..status import ProcessCount, ServerState, ServerStatus
 from ..transports._ownership import Instance
 from ._edits import Edits
 from ._lookup import Lookup
@@ -42,6 +43,8 @@ from ._offer import Offer
 from ._roster import Roster
 
 __all__ = ["MCPManager"]
+
+logger = logging.getLogger(__name__)
 
 _NEEDS_SIGN_IN: Final = frozenset({ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION})
 
@@ -70,6 +73,8 @@ class MCPManager:
         self.started = trio.Event()
         self.read_only = read_only
         environ = os.environ if environ is None else environ
+        self._owner = owner
+        owner.on_leak = self._tell_leak
         self._offer = Offer(self.registry, self._run_for_model, document.tool_names)
         self._roster = Roster(
             self.events,
@@ -105,6 +110,20 @@ class MCPManager:
     def status(self) -> dict[str, ServerStatus]:
         """Every configured server's status, in the order of the file."""
         return {name: self.server(name) for name in self._roster.order()}
+
+    @property
+    def processes(self) -> ProcessCount:
+        """The processes of all servers, as they were last counted."""
+        return ProcessCount(owned=self._owner.owned, leaked=self._owner.leaked)
+
+    async def count_processes(self) -> ProcessCount:
+        """Count the processes of all servers, for ``processes`` here and of each server's status.
+
+        Takes some milliseconds, in a thread; a count that is half a second old is not made anew. A process that is
+        found though its server was stopped is a leak: it is ended now, an event tells of it, and ``leaked`` keeps it.
+        """
+        await self._owner.count_processes()
+        return self.processes
 
     def server(self, name: str) -> ServerStatus:
         """One server's status.
@@ -405,6 +424,11 @@ class MCPManager:
     def close(self) -> None:
         """Let every server end, side by side. :meth:`run` returns when they have."""
         self._roster.close()
+
+    def _tell_leak(self, server: str, number: int) -> None:
+        text = f"{number} of its processes lived on after it had been stopped; they are ended now"
+        logger.error("%s: %s", server or "a server", text)
+        self.events.publish(ServerLog(server=server, level="error", logger="processes", text=text))
 
     async def _tell_when_started(self) -> None:
         try:

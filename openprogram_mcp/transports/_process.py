@@ -24,7 +24,7 @@ from ..status import ExitWay
 from ._containers import end_container
 from ._launch import Launch, explain_spawn_error
 from ._link import PipeLink, enlarge_pipe
-from ._ownership import end_marked, marked_environment
+from ._ownership import Tree, marked_environment
 from ._stderr import StderrLines
 
 __all__ = ["ServerProcess", "start_process"]
@@ -42,9 +42,9 @@ _KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 class ServerProcess:
     """A running server process. Made by :func:`start_process`, ended by :meth:`stop`, which must be awaited."""
 
-    def __init__(self, popen: subprocess.Popen[bytes], launch: Launch, stderr: StderrLines, mark: str | None) -> None:
+    def __init__(self, popen: subprocess.Popen[bytes], launch: Launch, stderr: StderrLines, tree: Tree | None) -> None:
         self._popen = popen
-        self._mark = mark
+        self.tree = tree
         self._launch = launch
         self._stdin = cast("IO[bytes]", popen.stdin)
         self._stdout = cast("IO[bytes]", popen.stdout)
@@ -92,14 +92,16 @@ class ServerProcess:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._drain_stdout)
+                    if self.tree is not None:
+                        await self.tree.look()
                     self._close(self._stdin)
                     self.exit_way = await self._end(seconds)
                     if self._launch.container is not None:
                         launch = self._launch
                         await end_container(self._launch.container, launch.env, launch.cwd, self.exit_way)
-                    if self._mark is not None:
+                    if self.tree is not None:
                         # Those that have left the group, wherever they went.
-                        self.left_over = await end_marked(self._mark, seconds=_KILL_WAIT_SECONDS)
+                        self.left_over = await self.tree.end(_KILL_WAIT_SECONDS)
                     # Its descendants are gone, so that whatever it wrote last can be read to the end.
                     await self.stderr_ended(1)
                     nursery.cancel_scope.cancel()
@@ -201,7 +203,7 @@ async def start_process(
     *,
     mask: Callable[[str], str],
     on_stderr: Callable[[str], None],
-    mark: str | None = None,
+    tree: Tree | None = None,
 ) -> ServerProcess:
     """Start a server process in a session and a group of its own.
 
@@ -214,12 +216,12 @@ async def start_process(
         launch: What to start.
         mask: Hides secrets in a line of standard error.
         on_stderr: Told each line of standard error.
-        mark: What it and all its descendants carry in their environment, so that they are found wherever they go.
+        tree: Whose mark it and all its descendants carry in their environment, so that they are found wherever they go.
 
     Raises:
         ServerFailed: In phase ``spawn``.
     """
-    env = dict(launch.env) if mark is None else marked_environment(launch.env, mark, os.environ)
+    env = dict(launch.env) if tree is None else marked_environment(launch.env, tree.mark, os.environ)
 
     def spawn() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
@@ -241,7 +243,9 @@ async def start_process(
     except (OSError, ValueError) as error:
         raise explain_spawn_error(server, launch, error) from error
     try:
-        process = ServerProcess(popen, launch, StderrLines(mask, on_stderr), mark)
+        process = ServerProcess(popen, launch, StderrLines(mask, on_stderr), tree)
+        if tree is not None:
+            tree.begin()
         nursery.start_soon(process.watch)
     except BaseException:  # the nursery is closed already: nobody would watch it, and nobody would stop it
         popen.kill()

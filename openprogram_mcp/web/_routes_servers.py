@@ -42,11 +42,13 @@ def routes(api: API) -> list[HTTPRouteHandler]:
 
     @get("/api/mcp/servers", summary="Every server's status", responses=problems(), tags=["servers"])
     async def list_servers() -> Response[ServerList]:
+        await manager.count_processes()
         return answer(views.server_list(manager))
 
     @get("/api/mcp/servers/{name:str}", summary="One server", responses=problems(404), tags=["servers"])
     async def show_server(name: ServerName) -> Response[ServerDetail]:
         await manager.freshen_tools()
+        await manager.count_processes()
         return answer(views.server_detail(manager, name))
 
     def action(verb: str, summary: str, act: Callable[[str], Awaitable[ServerStatus]]) -> HTTPRouteHandler:

@@ -97,6 +97,7 @@ class ServerRow:
     server_info: dict[str, Any] | None
     pid: int | None
     uptime_seconds: float | None
+    processes: int
     in_flight: int
     queued: int
     last_call: LastCallRow | None
@@ -129,9 +130,14 @@ class ServerDetail(ServerRow):
 
 @frozen
 class ServerList:
-    """Every server, in the order of the file; ``version`` rises with every change."""
+    """Every server, in the order of the file; ``version`` rises with every change.
+
+    ``processes_owned`` is how many processes they have together; ``processes_leaked`` is 0, or there is a defect.
+    """
 
     version: int
+    processes_owned: int
+    processes_leaked: int
     servers: list[ServerRow]
 
 

@@ -34,6 +34,8 @@ def server_list(manager: MCPManager) -> dict[str, Any]:
     """Every server's row, in the order of the file."""
     return {
         "version": manager.status_version,
+        "processes_owned": manager.processes.owned,
+        "processes_leaked": manager.processes.leaked,
         "servers": [status.to_dict() for status in manager.status().values()],
     }
 
