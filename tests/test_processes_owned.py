@@ -18,11 +18,13 @@ import pytest
 import trio
 
 from openprogram_mcp import MCPManager, open_manager
+from openprogram_mcp.errors import ServerFailed
 from openprogram_mcp.events import ServerLog
 from openprogram_mcp.status import ProcessCount
 from openprogram_mcp.testing import FakeServer, do
 from openprogram_mcp.transports import _census, _ownership, _process
 from openprogram_mcp.transports._census import Look, left_behind
+from openprogram_mcp.transports._launch import Launch
 from openprogram_mcp.transports._ownership import Instance, marked_environment
 
 from ._living import events_of
@@ -295,6 +297,18 @@ async def test_of_stopped_servers_only_so_many_are_remembered() -> None:
         tree.stopped = True
     assert len(instance._trees) < 300
     assert instance.owned == 0
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+async def test_a_server_that_could_not_be_started_is_not_waited_for(cancelled: bool) -> None:
+    tree = Instance.claim(None).plant("f")
+    launch = Launch(("/no/such/program",), {}, None)
+    async with trio.open_nursery() as nursery:
+        if cancelled:
+            nursery.cancel_scope.cancel()
+        with pytest.raises(trio.Cancelled if cancelled else ServerFailed):
+            await _process.start_process(nursery, "f", launch, mask=str, on_stderr=lambda _line: None, tree=tree)
+    assert (tree.count, tree.stopped) == (0, True)
 
 
 def test_what_a_killed_host_left_behind_is_counted_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:

@@ -60,6 +60,10 @@ class Tree:
         """The server's process was started."""
         self.count = 1
 
+    def never_began(self) -> None:
+        """No process was started after all, or none of it is left."""
+        self.count, self.stopped = 0, True
+
     async def look(self) -> None:
         """Look at it, to know its strays before their parents are ended."""
         if sys.platform == "linux":

@@ -240,7 +240,11 @@ async def start_process(
     # A thread, since a program on a slow disk may take its time; not abandoned, so that its result is always received.
     try:
         popen = await trio.to_thread.run_sync(spawn, limiter=trio.CapacityLimiter(1))
-    except (OSError, ValueError) as error:
+    except BaseException as error:
+        if tree is not None:
+            tree.never_began()
+        if not isinstance(error, (OSError, ValueError)):
+            raise
         raise explain_spawn_error(server, launch, error) from error
     try:
         process = ServerProcess(popen, launch, StderrLines(mask, on_stderr), tree)
@@ -252,6 +256,8 @@ async def start_process(
         _reap(popen, _KILL_WAIT_SECONDS)
         for pipe in (popen.stdin, popen.stdout, popen.stderr):
             cast("IO[bytes]", pipe).close()
+        if tree is not None:
+            tree.never_began()
         raise
     return process
 

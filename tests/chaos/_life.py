@@ -337,4 +337,4 @@ def _instance(manager: MCPManager) -> str:
 def _marks(manager: MCPManager) -> set[str]:
     """The marks of the processes that the client knows of."""
     processes = (client._process for client in manager._roster)
-    return {process._mark for process in processes if process is not None and process._mark is not None}
+    return {process.tree.mark for process in processes if process is not None and process.tree is not None}

@@ -15,7 +15,7 @@ from pathlib import Path
 import trio
 from attrs import frozen
 
-from openprogram_mcp.transports._ownership import MARK
+from openprogram_mcp.transports._census import MARK
 from tests._strike import descriptors
 
 __all__ = ["Size", "is_server", "marks_of", "send_signal", "tasks"]
