@@ -420,3 +420,20 @@ async def test_list_07_what_is_private_to_one_credential_is_never_shown_to_anoth
         for who in entries:
             assert len(await manager.resources(who)) == 1
         assert len(fake.received("resources/list")) == 2
+
+
+@ERAS
+async def test_secret_01_no_list_and_no_content_holds_a_credential(era: Any) -> None:
+    secret = "sk-very-secret-0123456789"
+    leak = "it is ${env.API_TOKEN}"
+    fake = library(era).on("resources/list", do.standard({"resources": [resource("a", description=leak)]}))
+    fake.on("resources/read", do.standard({"contents": [{"uri": "file:///a", "text": leak}]}))
+    fake.on("prompts/get", do.fail(-32603, leak))
+    async with hosting({"f": fake.config(env={"API_TOKEN": secret})}) as manager:
+        listed = await manager.resources("f")
+        found = await manager.read_resource("f", "file:///a")
+        with pytest.raises(ServerFailed) as caught:
+            await manager.get_prompt("f", "greet")
+        for shown in (listed, found, caught.value.to_problem(), manager.server("f").to_dict()):
+            assert secret not in str(shown)
+            assert "it is " in str(shown) or "warnings" in str(shown)

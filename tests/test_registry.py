@@ -32,6 +32,26 @@ def _local(name: str) -> AgentTool:
 # --- The table -------------------------------------------------------------------------------------------------------
 
 
+def test_who_looks_at_the_tools_to_use_them_is_noticed_and_who_watches_is_not() -> None:
+    registry, used = ToolRegistry(), list[int]()
+    registry.when_used(lambda: used.append(registry.version))
+    registry.snapshot()
+    registry.openai()
+    registry.anthropic()
+    assert len(used) == 3
+    assert registry.current is registry.snapshot()
+    used.clear()
+    assert (registry.names(), registry.get("x"), "x" in registry, len(registry), registry.version) == (
+        [],
+        None,
+        False,
+        0,
+        0,
+    )
+    assert registry.current.tools == {}
+    assert used == []
+
+
 def test_a_tool_is_found_by_exactly_its_name() -> None:
     registry = ToolRegistry()
     tool = registry.register(_local("add"))

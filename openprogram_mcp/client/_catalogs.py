@@ -121,6 +121,12 @@ class Catalogs:
                 shelf.fresh_until = -math.inf
                 self._changes[shelf.name].told()
 
+    def unheard(self) -> None:
+        """Something may have changed that was not heard: whatever there is counts as changed."""
+        for kind in ("tools", *_KINDS):
+            self.told(kind)
+        self._subscriptions.unheard()
+
     async def follow(self, connection: Connection) -> None:
         """Keep the lists of a connection as the server has them, and hear what is subscribed to, for ever."""
         self._current = connection
@@ -275,7 +281,8 @@ class Catalogs:
                 # Most servers have resources and no templates, and do not say so.
                 warnings = ()
         else:
-            found = [item for item in page.items if isinstance(item, dict) and isinstance(item.get(shelf.key), str)]
+            listed = self._inquiries.conceal(page.items)
+            found = [item for item in listed if isinstance(item, dict) and isinstance(item.get(shelf.key), str)]
             items = {item[shelf.key]: item for item in sorted(found, key=lambda item: str(item[shelf.key]))}
             warnings, fresh_seconds = page.warnings, page.fresh_seconds
             if len(items) < len(page.items):

@@ -490,6 +490,10 @@ class MCPClient:
         """A resource has changed."""
         self.catalogs.updates.told(uri)
 
+    async def unheard(self) -> None:
+        """Something may have changed that was not heard."""
+        self.catalogs.unheard()
+
     def _take_tools(self, connection: Connection) -> None:
         """A connection's tools were read anew. What an older one had to say is dropped."""
         if self.state is ServerState.CONNECTED and connection.generation == self._status.generation:

@@ -66,6 +66,9 @@ class Watcher(Protocol):
     async def resource_updated(self, uri: str) -> None:
         """A resource has changed."""
 
+    async def unheard(self) -> None:
+        """Something may have changed that was not heard."""
+
 
 class Withdrawn(Exception):
     """When its turn to start had come, the server was not wanted any more."""

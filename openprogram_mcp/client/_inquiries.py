@@ -155,6 +155,10 @@ class Inquiries:
             said = error.message[:300] or "no reason given"
             raise self.failed(f"it refused {method}: {said} (code {error.code})") from error
 
+    def conceal(self, value: Any) -> Any:
+        """What the server said, without its credentials."""
+        return self._hidden.conceal(value)
+
     def failed(self, message: str) -> ServerFailed:
         """That the server did not do what it was asked."""
         return ServerFailed(

@@ -69,6 +69,8 @@ class RemoteWay:
         self._dispatcher = dispatcher = sdk.make_remote(
             transport, client, attempt.config, attempt.watcher, lambda: attempt.enter("initialize")
         )
+        if transport == "http":
+            dispatcher.on_unheard = attempt.watcher.unheard
         # The older transport is older than the newer era: to ask about that would be in vain.
         known_era = "legacy" if transport == "sse" and attempt.config.era == "auto" else attempt.known_era
         opened = sdk.open_over(dispatcher, dispatcher.ended, attempt.config, known_era, attempt.watcher)

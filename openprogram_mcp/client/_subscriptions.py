@@ -100,6 +100,11 @@ class Subscriptions:
         self._uris.pop(uri, None)
         self._changed.set()
 
+    def unheard(self) -> None:
+        """What is subscribed to may have changed unheard."""
+        for uri in self._uris:
+            self._updates.told(uri)
+
     async def listen_to(self, uri: str) -> bool:
         """Listen to one more resource (2026-07-28); says whether the server has agreed. The caller bounds it."""
         self.add(uri)
@@ -165,8 +170,7 @@ class Subscriptions:
 
     def _stream(self, connection: Connection, uris: tuple[str, ...], *, late: bool) -> Listening:
         async def missed() -> None:
-            for uri in uris:
-                self._updates.told(uri)
+            self.unheard()
 
         return Listening(partial(connection.session.listen, _heard_by_hook, uris=uris), missed, self._log, late)
 

@@ -37,6 +37,8 @@ class _Owner(Protocol):
 
     def get_stream_refused(self, status: int) -> None: ...
 
+    async def get_stream_again(self) -> None: ...
+
 
 @define(eq=False)
 class GetStream:
@@ -78,7 +80,11 @@ class GetStream:
         try:
             status = response.status_code
             if response.is_success and content_type(response) == "text/event-stream":
+                again = self._was_open and buffer.last_id is None
                 self._was_open = self.hears = True
+                if again:
+                    # Nothing in it says where the last one broke off: what came in between is lost.
+                    await owner.get_stream_again()
                 if await self._hear(response, buffer):
                     resumption.ended(heard=True)
                 else:

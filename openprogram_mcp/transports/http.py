@@ -11,7 +11,7 @@ MCP specification: basic/transports, Streamable HTTP (2025-11-25 and 2026-07-28)
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import Any, Final
 
 import httpx2
@@ -59,12 +59,16 @@ _FIRST_PATIENCE_SECONDS: Final = 1.0
 
 
 class StreamableDispatcher(HttpDispatcher):
-    """JSON-RPC over Streamable HTTP. See :class:`~._http_base.HttpDispatcher` for its arguments."""
+    """JSON-RPC over Streamable HTTP. See :class:`~._http_base.HttpDispatcher` for its arguments.
+
+    ``on_unheard`` may be set to who is to know that something the server said by itself may not have been heard.
+    """
 
     kind = "streamable-http"
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.on_unheard: Callable[[], Awaitable[None]] | None = None
         self._session: bytes | None = None
         self._legacy_version: str | None = None
         self._params = ParamHeaders()
@@ -369,6 +373,11 @@ class StreamableDispatcher(HttpDispatcher):
         """The GET stream was there, and is refused now."""
         if status in (404, 410) and self._session is not None:
             self._lose_session(status)
+
+    async def get_stream_again(self) -> None:
+        """The GET stream was away, and what the server said meanwhile was not heard."""
+        if self.on_unheard is not None:
+            await self.on_unheard()
 
     async def _farewell(self) -> None:
         """Tell the server that the session is not needed any more."""

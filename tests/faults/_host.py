@@ -10,7 +10,7 @@ import trio
 
 from openprogram_mcp import open_manager
 from openprogram_mcp.manager import MCPManager
-from openprogram_mcp.testing import FakeServer
+from openprogram_mcp.testing import FakeHttpServer, FakeServer
 
 __all__ = ["hosting", "well_behaved"]
 
@@ -23,7 +23,8 @@ def well_behaved() -> FakeServer:
 @asynccontextmanager
 async def hosting(servers: dict[str, Any], *, seconds: float = 30) -> AsyncIterator[MCPManager]:
     """A manager of these servers, each a fake or an entry of a configuration, once all have had their verdict."""
-    entries = {name: one.config() if isinstance(one, FakeServer) else one for name, one in servers.items()}
+    fakes = (FakeServer, FakeHttpServer)
+    entries = {name: one.config() if isinstance(one, fakes) else one for name, one in servers.items()}
     with trio.fail_after(seconds):
         async with open_manager(entries, raise_internal=True) as manager:
             await manager.started.wait()

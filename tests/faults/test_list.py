@@ -403,6 +403,19 @@ async def test_list_04_a_server_that_changes_at_each_reading_is_read_ever_more_s
     assert len(gaps) < 30
 
 
+@ERAS
+async def test_list_04_a_server_that_answers_a_list_with_another_change_is_asked_seldom(era: Any) -> None:
+    fake = FakeServer(era=era).tool("a").tool("b")
+    one, other = ([do.changed(), do.standard({"tools": [_tool(name)]})] for name in "ab")
+    fake.on("tools/list", do.turns(*[one, other] * 50))
+    async with hosting({"f": fake}) as manager:
+        asked = [record.time for record in await fake.wait_for("received", method="tools/list", count=6)]
+        # The first two at once, then after 0.1, 0.2, 0.4 and 0.8 seconds.
+        assert asked[5] - asked[4] > 0.7
+        assert len(manager.registry.names()) == 1
+        assert manager.server("f").ready
+
+
 async def test_a_server_that_has_become_quiet_is_read_at_once_again(autojump_clock: MockClock) -> None:
     readings: list[float] = []
 
