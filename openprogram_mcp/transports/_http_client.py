@@ -17,6 +17,7 @@ from attrs import frozen
 
 from ..config import BearerAuth, MCPServerConfig
 from ..errors import ServerFailed
+from ._http_cork import cork
 
 __all__ = ["Unreachable", "configured_credentials", "open_client", "origin", "own_headers", "unreachable"]
 
@@ -49,7 +50,7 @@ async def open_client(config: MCPServerConfig, *, auth: httpx2.Auth | None = Non
     trust = await trio.to_thread.run_sync(_trust, config)
     try:
         # Environment variables give the proxies, and take hosts out of them.
-        return httpx2.AsyncClient(
+        client = httpx2.AsyncClient(
             verify=trust,
             auth=None if configured_credentials(config) else auth,
             timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
@@ -61,6 +62,8 @@ async def open_client(config: MCPServerConfig, *, auth: httpx2.Auth | None = Non
         raise _unusable(
             config, "a proxy in the environment cannot be used", "Correct HTTP_PROXY, HTTPS_PROXY and ALL_PROXY."
         ) from error
+    cork(client)
+    return client
 
 
 def own_headers(config: MCPServerConfig) -> dict[str, bytes]:
