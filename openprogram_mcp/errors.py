@@ -196,6 +196,7 @@ class ServerFailed(OpenProgramMCPError):
         phase: Where it failed: one of the phases of a server's status.
         exit_code: The exit code of its process, where it has exited; negative for a signal.
         transient: Time may mend it (a timeout, an exit), so that trying again makes sense.
+        retry_after: For how many seconds it wants to be left alone, where it has said so.
         stderr: The last lines of its standard error, secrets masked.
     """
 
@@ -209,6 +210,7 @@ class ServerFailed(OpenProgramMCPError):
         phase: str,
         exit_code: int | None = None,
         transient: bool = False,
+        retry_after: float | None = None,
         stderr: tuple[str, ...] = (),
         remedy: str | None = None,
         server: str | None = None,
@@ -218,6 +220,7 @@ class ServerFailed(OpenProgramMCPError):
         self.phase = phase
         self.exit_code = exit_code
         self.transient = transient
+        self.retry_after = retry_after
         self.stderr = stderr
 
     def extra(self) -> Mapping[str, Any]:

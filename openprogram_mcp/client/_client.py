@@ -552,8 +552,11 @@ class MCPClient:
         wait = self._backoff.next_wait(crashed=crashed) if failure.transient else None
         if wait is not None and ending is not None and ending.at_once and self._backoff.tries == 1:
             wait = 0.0
+        if wait is not None and failure.retry_after is not None:
+            wait = max(wait, failure.retry_after)
         self._retry_at = None if wait is None else trio.current_time() + wait
-        self._hastened = False
+        # Who asked us to wait is not hastened either.
+        self._hastened = failure.retry_after is not None
         comes_back = wait is not None and self._was_up
         self._attempt = self._backoff.tries
         signs_in = isinstance(failure, AuthRequired) and not failure.rejected

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from ..config import MCPServerConfig
 from ..session import BrokenAnswer, ClosedWhileProbing, Session, SessionHooks, open_session
-from ..transports._http_answers import ErrorRefused, HttpRefused
+from ..transports._http_answers import HttpRefused
 from ..transports._http_base import HttpDispatcher
 from ..transports._http_client import configured_credentials, open_client, own_headers
 from ..transports._process import ServerProcess
@@ -30,7 +30,6 @@ __all__ = [
     "BrokenAnswer",
     "ClosedWhileProbing",
     "ConnectionClosed",
-    "ErrorRefused",
     "Fate",
     "FateState",
     "HttpRefused",

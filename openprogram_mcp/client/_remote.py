@@ -9,7 +9,7 @@ import trio
 from attrs import define, field
 
 from ..errors import AuthRequired, ServerFailed
-from ._connection import Ending, is_closed, leaves, protocol
+from ._connection import Ending, is_closed, protocol
 
 if TYPE_CHECKING:
     from ._attempt import Attempt
@@ -22,6 +22,8 @@ _ASKED: Final[Mapping[str, str]] = {
     "initialize": "initialize",
     "list_tools": "tools/list",
 }
+# What a server answers that only knows the older transport (basic/transports, "Backwards Compatibility").
+_ANSWERS_OF_OLD_SERVERS: Final = frozenset({400, 404, 405})
 # How long connections may take to be closed.
 _CLOSE_SECONDS: Final = 1.0
 
@@ -47,7 +49,8 @@ class RemoteWay:
             try:
                 await self._over(newer, client)
             except Exception as error:
-                if not older or not self._speaks_old(error):
+                # Whatever else is said in that answer: a server of the older transport would give it, too.
+                if not older or self._dispatcher.initialize_status not in _ANSWERS_OF_OLD_SERVERS:
                     raise
                 first = error
             else:
@@ -89,14 +92,6 @@ class RemoteWay:
         self._attempt.watcher.lost(self.ending)
         await self._dispatcher.over.wait()
 
-    def _speaks_old(self, error: BaseException) -> bool:
-        """Whether a failure is the answer of a server that only knows the older transport."""
-        if self._attempt.phase not in ("connect", "initialize"):
-            return False
-        refusals: list[Any] = [leaf.__cause__ for leaf in leaves(error) if isinstance(leaf, ServerFailed)]
-        sdk = protocol()
-        return any(isinstance(one, sdk.HttpRefused | sdk.ErrorRefused) and one.old_transport for one in refusals)
-
     # Failures, said so that they can be acted upon.
 
     def explained(self, failure: BaseException) -> BaseException:
@@ -108,7 +103,7 @@ class RemoteWay:
             return self._told(known, "connect" if known.phase == "connect" else phase)
         cause: Any = failure.__cause__ if isinstance(failure, ServerFailed) else failure
         if isinstance(cause, sdk.HttpRefused):
-            return self._failure(cause.message, cause.remedy, cause.transient, phase)
+            return self._failure(cause.message, cause.remedy, cause.transient, phase, cause.retry_after)
         if isinstance(cause, sdk.RequestLost) or is_closed(cause or failure):
             asked = _ASKED.get(phase, phase)
             return self._failure(
@@ -148,12 +143,15 @@ class RemoteWay:
             )
         return self._failure(failure.message, failure.remedy, failure.transient, phase)
 
-    def _failure(self, message: str, remedy: str | None, transient: bool, phase: str) -> ServerFailed:
+    def _failure(
+        self, message: str, remedy: str | None, transient: bool, phase: str, retry_after: float | None = None
+    ) -> ServerFailed:
         mask = self._attempt.watcher.mask
         return ServerFailed(
             mask(message),
             phase=phase,
             transient=transient,
+            retry_after=retry_after,
             remedy=None if remedy is None else mask(remedy),
             server=self._attempt.config.name,
         )

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import httpx2
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION
+from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 
 from ..errors import AuthRequired, ServerFailed
 from . import wire
@@ -20,12 +20,13 @@ from ._requests import outcome_of
 from .wire import Envelope
 
 __all__ = [
-    "ErrorRefused",
     "HttpRefused",
     "content_type",
     "credentials_refused",
     "error_in",
+    "impatient",
     "means_session_lost",
+    "refused",
     "retry_after",
     "status_words",
 ]
@@ -43,40 +44,17 @@ class HttpRefused(MCPError):
         what: What came, in words.
         remedy: What to do about it.
         transient: Time may mend it.
+        retry_after: For how many seconds the server wants to be left alone.
     """
 
-    def __init__(self, status: int, what: str, *, remedy: str, transient: bool = False) -> None:
+    def __init__(
+        self, status: int, what: str, *, remedy: str, transient: bool = False, retry_after: float | None = None
+    ) -> None:
         super().__init__(code=METHOD_NOT_FOUND if status in _NOT_THERE else INTERNAL_ERROR, message=what)
         self.status = status
         self.remedy = remedy
         self.transient = transient
-
-    @property
-    def old_transport(self) -> bool:
-        """Whether a server of HTTP+SSE, the transport before this one, would have answered so."""
-        return _is_of_old_transport(self.status)
-
-
-class ErrorRefused(MCPError):
-    """An error of JSON-RPC that came with a refusal of HTTP and names no request: it need not be an answer of MCP.
-
-    Args:
-        status: The status of the response.
-        error: The error in its body.
-    """
-
-    def __init__(self, status: int, error: MCPError) -> None:
-        super().__init__(code=error.code, message=error.message, data=error.data)
-        self.status = status
-
-    @property
-    def old_transport(self) -> bool:
-        """Whether a server of HTTP+SSE, the transport before this one, would have answered so."""
-        return _is_of_old_transport(self.status) and self.code != UNSUPPORTED_PROTOCOL_VERSION
-
-
-def _is_of_old_transport(status: int) -> bool:
-    return status == HTTPStatus.BAD_REQUEST or status in _NOT_THERE
+        self.retry_after = retry_after
 
 
 def status_words(status: int) -> str:
@@ -128,6 +106,17 @@ def retry_after(response: httpx2.Response) -> float | None:
     if until.tzinfo is None:
         until = until.replace(tzinfo=UTC)
     return max(0.0, (until - datetime.now(UTC)).total_seconds())
+
+
+def impatient(status: int, seconds: float) -> HttpRefused:
+    """What a request is told that may not wait as long as the server wants to be left alone."""
+    return HttpRefused(
+        status,
+        f"it asks us to wait {seconds:.0f} s ({status_words(status)})",
+        remedy="Ask it less often; or give the call, or the start, more time.",
+        transient=True,
+        retry_after=seconds,
+    )
 
 
 def credentials_refused(response: httpx2.Response, *, given: bool, phase: str) -> ServerFailed:

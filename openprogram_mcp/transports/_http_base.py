@@ -38,10 +38,11 @@ from . import wire
 from ._asked import Asked
 from ._clock import CallClock
 from ._hearing import Hearing
-from ._http_answers import content_type
+from ._http_answers import content_type, impatient
 from ._http_client import origin
 from ._inbound import Inbound
 from ._outbox import Fate, FateState
+from ._pauses import Pauses
 from ._requests import ConnectionClosed, RequestOptions, with_meta
 from ._tracing import Tracer
 from .wire import Noise, as_request_id, correlation_key
@@ -102,6 +103,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         self._clock = CallClock(self._set_timers)
         self._inbound = Inbound(self, self._post, TransportContext(kind=self.kind, can_send_request=True))
         self._hearing = Hearing(self._outstanding, self._inbound, self._clock, on_noise)
+        self._pauses = Pauses()
         self._tracer = Tracer()
         self._left = trio.lowlevel.ParkingLot()
         self._state = "new"
@@ -116,6 +118,8 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         """Why it ended, where that was not our doing."""
         self.forgotten = False
         """Whether it ended because the server does not know its session any more."""
+        self.initialize_status = 0
+        """The status with which ``initialize`` was refused, if it was."""
 
     @property
     def closed(self) -> bool:
@@ -266,6 +270,16 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             raise outcome
         result: dict[str, Any] = outcome
         return self._seen(asked, result)
+
+    async def _may_be_sent(self, asked: Asked) -> bool:
+        """Wait as long as the server wants to be left alone; false where that is longer than the request may take."""
+        left = await self._pauses.over(min(asked.scope.deadline, trio.current_effective_deadline()))
+        if left is not None:
+            asked.settle(impatient(self._pauses.status, left))
+            return False
+        if self._state != "running":
+            raise ConnectionClosed
+        return True
 
     @abstractmethod
     async def _exchange(self, asked: Asked) -> None:

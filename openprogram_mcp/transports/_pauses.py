@@ -12,6 +12,8 @@ __all__ = ["Pauses", "Resumption"]
 
 _FIRST_SECONDS: Final = 1.0
 _LONGEST_SECONDS: Final = 60.0
+# What is longer than this is taken for a mistake.
+_LONGEST_WAIT_SECONDS: Final = 24 * 3600.0
 # So many tries in a row that did not get through, and a stream is given up.
 _FAILURES: Final = 5
 # A stream that lasted so long was worth having, though nothing came on it.
@@ -22,27 +24,43 @@ _WORTHWHILE_SECONDS: Final = 5.0
 class Pauses:
     """When a server that has too much to do wants to be asked again: one answer for all requests."""
 
+    status: int = field(default=0, init=False)
     _until: float = field(default=float("-inf"), init=False)
     _growing: float = field(default=_FIRST_SECONDS, init=False)
 
-    def ask(self, seconds: float | None) -> float:
-        """The server wants to be left alone for so long; else a while that grows. Gives the moment."""
+    def ask(self, status: int, seconds: float | None) -> None:
+        """The server wants to be left alone for so long; where it does not say, for a while that grows.
+
+        Args:
+            status: The status that said so.
+            seconds: For how long.
+        """
+        self.status = status
         now = trio.current_time()
         if seconds is None:
             if self._until > now:
-                return self._until  # others have been told the same
+                return  # others have been told the same
             seconds = self._growing * random.uniform(0.5, 1.0)  # noqa: S311 - nothing is secret about it
             self._growing = min(2 * self._growing, _LONGEST_SECONDS)
-        self._until = max(self._until, now + seconds)
-        return self._until
+        self._until = max(self._until, now + min(seconds, _LONGEST_WAIT_SECONDS))
 
-    async def over(self) -> None:
-        """Wait until requests may be sent. No checkpoint where they may."""
+    async def over(self, limit: float) -> float | None:
+        """Wait until requests may be sent. No checkpoint where they may.
+
+        Args:
+            limit: Until when that makes sense, by Trio's clock.
+
+        Returns:
+            For how many seconds the server still wants to be left alone, where that is past the limit; else ``None``.
+        """
         while self._until > float("-inf"):
             until = self._until
+            if until >= limit:
+                return until - trio.current_time()
             await trio.sleep_until(until)
             if self._until == until:  # nobody has put it off meanwhile
                 self._until = float("-inf")
+        return None
 
 
 @define(eq=False)

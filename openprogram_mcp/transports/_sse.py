@@ -22,7 +22,6 @@ from ._events import EventBuffer
 from ._http_answers import content_type, credentials_refused, error_in, refused, retry_after, status_words
 from ._http_base import HttpDispatcher
 from ._http_client import origin, unreachable
-from ._pauses import Pauses
 from ._requests import ConnectionClosed, RequestLost, SessionLost
 from .wire import Noise
 
@@ -30,6 +29,9 @@ __all__ = ["SseDispatcher"]
 
 # How long a POST may still take once its answer is there.
 _REST_SECONDS: Final = 1.0
+# How long a stream may take to name the address for messages, which is the first thing it has to say.
+_ENDPOINT_SECONDS: Final = 5.0
+_NO_SSE: Final = "Correct 'url': an SSE server's often ends in /sse."
 
 
 class SseDispatcher(HttpDispatcher):
@@ -40,13 +42,22 @@ class SseDispatcher(HttpDispatcher):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._endpoint: httpx2.URL | None = None
+        self._opened = trio.Event()
         self._named = trio.Event()
-        self._pauses = Pauses()
         self.there = False
         """Whether this transport is what answers at the address."""
 
     def _begin(self, nursery: trio.Nursery) -> None:
         nursery.start_soon(self._hear)
+        nursery.start_soon(self._expect_endpoint)
+
+    @trio.lowlevel.enable_ki_protection
+    async def _expect_endpoint(self) -> None:
+        await self._opened.wait()
+        with trio.move_on_after(_ENDPOINT_SECONDS):
+            await self._named.wait()
+        if not self._named.is_set():
+            self._end(_bad_endpoint("its stream of events does not begin with an address for messages", _NO_SSE))
 
     # The stream.
 
@@ -65,7 +76,7 @@ class SseDispatcher(HttpDispatcher):
             if not response.is_success or content_type(response) != "text/event-stream":
                 self._end(self._no_stream(response))
                 return
-            self.there = True
+            self._opened.set()
             buffer = EventBuffer(self.max_bytes)
             async for chunk in chunks:
                 self._hearing.heard()
@@ -93,7 +104,7 @@ class SseDispatcher(HttpDispatcher):
             return ServerFailed(
                 f"it has no stream of events at this address, but {content_type(response)[:80] or 'something else'}",
                 phase="connect",
-                remedy="Correct 'url': an SSE server's often ends in /sse.",
+                remedy=_NO_SSE,
             )
         refusal = refused(response)
         return ServerFailed(refusal.message, phase="connect", transient=refusal.transient, remedy=refusal.remedy)
@@ -110,6 +121,7 @@ class SseDispatcher(HttpDispatcher):
     def _take_endpoint(self, data: bytes) -> None:
         if self._named.is_set():
             return
+        self.there = True
         try:
             endpoint = self._url.join(data.decode("utf-8", "replace").strip())
         except httpx2.InvalidURL:
@@ -140,9 +152,8 @@ class SseDispatcher(HttpDispatcher):
         await self._named.wait()
         body = wire.encode_request(asked.wire_id, asked.method, asked.params)
         again = True
-        while again:
-            await self._pauses.over()
-            if self._state != "running" or self._endpoint is None:
+        while again and await self._may_be_sent(asked):
+            if self._endpoint is None:
                 raise ConnectionClosed
             # The answer may overtake the end of its own POST, which is then not waited for much longer.
             with trio.CancelScope() as asked.posting:
@@ -187,14 +198,13 @@ class SseDispatcher(HttpDispatcher):
         status = response.status_code
         if status in (429, 503):
             asked.not_run()
-            until = self._pauses.ask(retry_after(response))
-            if until < min(asked.scope.deadline, trio.current_effective_deadline()):
-                return True
-        elif status == 401 or (status == 403 and "www-authenticate" in response.headers):
+            self._pauses.ask(status, retry_after(response))
+            return True
+        if status == 401 or (status == 403 and "www-authenticate" in response.headers):
             asked.not_run()
             self._end(credentials_refused(response, given=self._credentials, phase="running"))
             raise ConnectionClosed
-        elif status in (404, 410):
+        if status in (404, 410):
             # The stream is there, and its session is not.
             asked.not_run()
             self.forgotten = True

@@ -19,7 +19,7 @@ import trio
 from mcp.shared.dispatcher import CallOptions
 from mcp.shared.exceptions import MCPError
 from mcp.shared.inbound import MCP_METHOD_HEADER, MCP_NAME_HEADER, NAME_BEARING_METHODS, encode_header_value
-from mcp_types import INVALID_REQUEST, PROTOCOL_VERSION_META_KEY
+from mcp_types import INVALID_REQUEST, PROTOCOL_VERSION_META_KEY, UNSUPPORTED_PROTOCOL_VERSION
 
 from ..errors import ServerFailed
 from . import wire
@@ -27,7 +27,6 @@ from ._asked import Asked
 from ._events import EventBuffer
 from ._get_stream import GetStream
 from ._http_answers import (
-    ErrorRefused,
     HttpRefused,
     content_type,
     credentials_refused,
@@ -40,7 +39,7 @@ from ._http_answers import (
 from ._http_base import HttpDispatcher
 from ._http_client import origin, unreachable
 from ._param_headers import ParamHeaders
-from ._pauses import Pauses, Resumption
+from ._pauses import Resumption
 from ._requests import ConnectionClosed, RequestLost, SessionLost
 from .wire import Noise
 
@@ -54,8 +53,6 @@ _SESSION: Final = "mcp-session-id"
 _FIRST_WITH_VERSION: Final = "2025-06-18"
 _FAREWELL_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 1.0
-# So often a server may ask for patience that names no time of its own.
-_FIRST_PATIENCE_SECONDS: Final = 1.0
 
 
 class StreamableDispatcher(HttpDispatcher):
@@ -72,7 +69,6 @@ class StreamableDispatcher(HttpDispatcher):
         self._session: bytes | None = None
         self._legacy_version: str | None = None
         self._params = ParamHeaders()
-        self._pauses = Pauses()
         self._get_stream = GetStream(self)
 
     @property
@@ -100,10 +96,7 @@ class StreamableDispatcher(HttpDispatcher):
     async def _exchange(self, asked: Asked) -> None:
         body = wire.encode_request(asked.wire_id, asked.method, asked.params)
         fresh = False
-        while True:
-            await self._pauses.over()
-            if self._state != "running":
-                raise ConnectionClosed
+        while await self._may_be_sent(asked):
             session = None if asked.method == "initialize" else self._session
             try:
                 response = await self._send("POST", self._url, self._headers_of(asked, session), body, asked)
@@ -275,18 +268,21 @@ class StreamableDispatcher(HttpDispatcher):
             wait = retry_after(response)
             if wait is not None or status == 429:
                 asked.not_run()
-                return self._wait_patiently(response, asked, wait)
+                self._pauses.ask(status, wait)
+                return True
         if status == 401 or (status == 403 and "www-authenticate" in response.headers):
             asked.not_run()
             self.lose(credentials_refused(response, given=self._credentials, phase=self.phase))
             raise ConnectionClosed
         error = error_in(await self._refusal(response))
+        if asked.method == "initialize" and (error is None or error[0].code != UNSUPPORTED_PROTOCOL_VERSION):
+            self.initialize_status = status
         if session is not None and means_session_lost(status, error):
             asked.not_run()
             self._lose_session(status)
             raise SessionLost
         if error is not None:
-            asked.settle(error[0] if error[1] is not None else ErrorRefused(status, error[0]))
+            asked.settle(error[0])
         elif response.has_redirect_location:
             asked.settle(_elsewhere(response))
         elif status in (502, 503):
@@ -301,19 +297,6 @@ class StreamableDispatcher(HttpDispatcher):
             raise RequestLost(f"a gateway gave it up ({status_words(status)})")
         else:
             asked.settle(refused(response))
-        return False
-
-    def _wait_patiently(self, response: httpx2.Response, asked: Asked, wait: float | None) -> bool:
-        until = self._pauses.ask(wait)
-        limit = min(asked.scope.deadline, trio.current_effective_deadline())
-        if until < limit:
-            return True
-        said = status_words(response.status_code)
-        patience = "to wait" if wait is None else f"to wait {wait:g} s"
-        remedy = "Call it less often, or raise its limits."
-        asked.settle(
-            HttpRefused(response.status_code, f"it asks us {patience} ({said})", remedy=remedy, transient=True)
-        )
         return False
 
     def _unreachable(self, error: Exception) -> MCPError:
