@@ -381,7 +381,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 task_status.started()
                 await self.ended.wait()
                 with trio.move_on_after(_LAST_ANSWERS_SECONDS):
-                    while any(slot.issued and not slot.settled for slot in self._outstanding):
+                    while any(_ends_by_itself(slot) for slot in self._outstanding):
                         await self._left.park()
                 self._close()
                 nursery.cancel_scope.cancel()
@@ -505,3 +505,9 @@ def _upgraded(sent: httpx2.URL, location: httpx2.URL) -> bool:
         and sent.port is None
         and location.port is None
     )
+
+
+def _ends_by_itself(slot: wire.Slot) -> bool:
+    """Whether a request is on its way whose answer may yet come. Who listens gets none while all is well."""
+    listens = isinstance(slot, Asked) and slot.method == "subscriptions/listen"
+    return slot.issued and not slot.settled and not listens
