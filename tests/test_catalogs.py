@@ -407,6 +407,24 @@ async def test_list_07_a_list_is_used_for_as_long_as_it_lives_and_a_change_beats
         assert methods(fake).count("resources/list") == 2
 
 
+async def test_list_07_a_change_that_is_told_while_a_list_is_read_beats_its_time_to_live_too() -> None:
+    lives = {"ttlMs": 3_600_000, "resultType": "complete"}
+    lists = [{"resourceTemplates": [{"uriTemplate": name}], **lives} for name in ("one", "two", "three")]
+    fake = library("modern").tool("change", do.changed("resources"), do.reply("changed"))
+    during = [do.changed("resources"), do.result(lists[0])]
+    fake.on("resources/templates/list", do.turns(during, [do.result(lists[1])], [do.result(lists[2])]))
+    async with hosting({"f": fake}) as manager:
+        seen: list[str] = []
+        for _ in range(3):
+            # What the server has said is heard when there is nothing left to do.
+            await wait_all_tasks_blocked()
+            seen.extend(item["uriTemplate"] for item in await manager.resource_templates("f"))
+        await manager.call_tool("f__change")
+        await wait_all_tasks_blocked()
+        seen.extend(item["uriTemplate"] for item in await manager.resource_templates("f"))
+        assert seen == ["one", "two", "two", "three"]
+
+
 async def test_list_07_what_is_private_to_one_credential_is_never_shown_to_another() -> None:
     lives = {"ttlMs": 3_600_000, "cacheScope": "public", "resultType": "complete"}
     fake = (
