@@ -13,7 +13,7 @@ import pytest
 import trio
 from attrs import define, field
 
-from openprogram_mcp.client import _attempt
+from openprogram_mcp.client import _local
 from openprogram_mcp.status import ExitWay
 from openprogram_mcp.testing import FakeServer
 from openprogram_mcp.testing._memory import MemoryServer
@@ -33,6 +33,7 @@ class MemoryProcess:
     exited: trio.Event = field(factory=trio.Event)
     exit_code: int | None = None
     exit_way: ExitWay | None = None
+    tree: None = None
 
     @property
     def pid(self) -> int:
@@ -84,7 +85,7 @@ class MemoryWorld:
 
     def rule(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let every client start its servers here, and nothing run in a thread."""
-        monkeypatch.setattr(_attempt, "start_process", self._start)
+        monkeypatch.setattr(_local, "start_process", self._start)
         monkeypatch.setattr(trio.to_thread, "run_sync", _at_once)
 
     def living(self) -> list[MemoryProcess]:
@@ -99,9 +100,9 @@ class MemoryWorld:
         *,
         mask: Callable[[str], str],
         on_stderr: Callable[[str], None],
-        mark: str | None = None,
+        tree: Any = None,
     ) -> MemoryProcess:
-        del mark
+        del tree
         await trio.lowlevel.checkpoint()
         process = MemoryProcess(self.server().start_memory(self.nursery), StderrLines(mask, on_stderr))
         self.started.append(process)

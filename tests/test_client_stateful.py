@@ -7,6 +7,7 @@ well again and time has passed.
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -28,9 +29,14 @@ from openprogram_mcp.status import TRANSITIONS
 from openprogram_mcp.testing import FakeServer, do
 
 from ._in_memory import MemoryWorld
+from ._strike import Strike
 from .chaos._processes import tasks
 
 _S = ServerState
+
+Move = tuple[str, int | float]
+"""What is done, and what passes after it: so many steps of all tasks, or seconds where it is no whole number."""
+_MAX_STEPS = 100_000
 _DOWN = {_S.DISABLED, _S.DISCONNECTED}
 
 # How a server is when it is started next.
@@ -83,6 +89,7 @@ class Machine:
     nursery: trio.Nursery
     how: str = WELL
     ever: set[str] = field(factory=set)
+    hurt: set[int] = field(factory=set)
     up: bool = True
     states: list[ServerState] = field(factory=list)
     wrong: list[str] = field(factory=list)
@@ -94,8 +101,15 @@ class Machine:
         last = self.states[-1] if self.states else row.status
         if row.status is not last and row.status not in TRANSITIONS[last]:
             self.wrong.append(f"{last} -> {row.status}")
+        if last is _S.CONNECTED and row.status in (_S.RECONNECTING, _S.FAILED) and not self._is_hurt():
+            self.wrong.append(f"lost, and nothing was done to it: {row}")
         self.states.append(row.status)
         self.wrong += [f"{what}: {row}" for what in _contradictions(row, client)]
+
+    def _is_hurt(self) -> bool:
+        """Whether something was done to the server that was started last, so that its connection may end."""
+        process = self.world.started[-1]
+        return process.server.returncode is not None or process.pid in self.hurt
 
     # What can happen.
 
@@ -123,9 +137,11 @@ class Machine:
                 client.leave()
             case "kill":
                 for process in self.world.living():
+                    self.hurt.add(process.pid)
                     process.server.kill()
             case "close stdout":
                 for process in self.world.living():
+                    self.hurt.add(process.pid)
                     process.server.stdout.put_eof()
             case _ if action.startswith("call "):
                 self.outcomes.append(None)
@@ -217,7 +233,7 @@ MOVES = st.lists(st.tuples(ACTIONS, PAUSES), max_size=30)
 FIRST = st.sampled_from((0, 3, 5.0, 5.0))
 
 
-async def _play(moves: list[tuple[str, float]], era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def _play(moves: list[Move], era: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let it all happen, and wait until nothing happens any more."""
     bus = EventBus()
     before = tasks()
@@ -273,8 +289,7 @@ async def _play(moves: list[tuple[str, float]], era: Any, monkeypatch: pytest.Mo
         assert tasks() == before
 
 
-async def _pass(pause: float) -> None:
-    """Let some steps of all tasks pass, or seconds where it is no whole number."""
+async def _pass(pause: int | float) -> None:
     if isinstance(pause, float):
         await trio.sleep(pause)
         return
@@ -288,16 +303,25 @@ def _sdk() -> None:
     protocol()
 
 
-def _run(moves: list[tuple[str, float]], era: str) -> None:
+def _run(moves: list[Move], era: str) -> None:
     with pytest.MonkeyPatch.context() as monkeypatch:
-        trio.run(_play, moves, era, monkeypatch, clock=trio.testing.MockClock(autojump_threshold=0))
+        # One that goes round and round, without time passing, would never come to an end.
+        stop = Strike(_MAX_STEPS, lambda: signal.raise_signal(signal.SIGINT))
+        stop.arm()
+        clock = trio.testing.MockClock(autojump_threshold=0)
+        try:
+            trio.run(_play, moves, era, monkeypatch, clock=clock, instruments=[stop])
+        except BaseException as error:
+            if stop.fired:
+                raise AssertionError(f"no end after {_MAX_STEPS} steps") from error
+            raise
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
 @settings(max_examples=200, deadline=None)
 @given(first=FIRST, moves=MOVES)
 def test_any_sequence_of_commands_and_faults_ends_where_it_was_wanted(
-    era: str, first: float, moves: list[tuple[str, float]]
+    era: str, first: int | float, moves: list[Move]
 ) -> None:
     _run([(WELL, first), *moves], era)
 
@@ -307,6 +331,6 @@ def test_any_sequence_of_commands_and_faults_ends_where_it_was_wanted(
 @settings(max_examples=5000, deadline=None)
 @given(first=FIRST, moves=MOVES)
 def test_many_sequences_of_commands_and_faults_end_where_they_were_wanted(
-    era: str, first: float, moves: list[tuple[str, float]]
+    era: str, first: int | float, moves: list[Move]
 ) -> None:
     _run([(WELL, first), *moves], era)

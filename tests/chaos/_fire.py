@@ -222,7 +222,9 @@ class Fire:
             arguments |= {"fail": False}
 
         async def on_progress(_progress: float, _total: float | None, message: str | None) -> None:
-            asked.heard.append(message)
+            # A sentence is our own, about what is waited for; the servers send the call's id.
+            if message is None or " " not in message:
+                asked.heard.append(message)
 
         try:
             with trio.fail_after(CALL_BOUND_SECONDS):

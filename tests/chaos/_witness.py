@@ -26,6 +26,7 @@ _EVENT_OUTCOMES: Final = {
     "unusable": "tool_error",
     "cancelled": "cancelled",
     "timeout:queue": "timed_out",
+    "timeout:connect": "timed_out",
     "timeout:call": "timed_out",
     "timeout:max_call": "timed_out",
     "gone:unknown": "unknown",
