@@ -16,7 +16,7 @@ from __future__ import annotations
 import logging
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -62,6 +62,7 @@ _LAST_ANSWERS_SECONDS: Final = 2.0
 _WORD_SECONDS: Final = 10.0
 _WORDS_AT_ONCE: Final = 256
 _CALLBACK_SECONDS: Final = 1.0
+_REST_SECONDS: Final = 1.0
 _REFUSAL_BYTES: Final = 64 * 1024
 
 
@@ -425,7 +426,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             following = self._followed(method, response)
             if following is None or not left:
                 return response
-            await response.aclose()
+            await self.put_away(response)
             if response.status_code in (301, 308) and url == self._url:
                 self._url = following
             url = following
@@ -444,6 +445,18 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         if origin(location) != origin(sent) and not _upgraded(sent, location):
             return None
         return location.copy_with(userinfo=sent.userinfo, fragment=None)
+
+    @staticmethod
+    async def put_away(response: httpx2.Response) -> None:
+        """Close a response. A short body is read first, so that its connection can be used again."""
+        size: str = response.headers.get("content-length", "")
+        unread = not response.is_stream_consumed and not response.is_closed
+        try:
+            if unread and size.isdigit() and int(size) <= _REFUSAL_BYTES:
+                with trio.move_on_after(_REST_SECONDS), suppress(httpx2.RequestError):
+                    await response.aread()
+        finally:
+            await response.aclose()
 
     async def _read(self, response: httpx2.Response) -> bytes | Noise:
         """A whole body, if it is within the limit."""

@@ -192,7 +192,7 @@ class SseDispatcher(HttpDispatcher):
         except httpx2.RequestError:
             return False  # it has arrived; the answer comes by the stream
         finally:
-            await response.aclose()
+            await self.put_away(response)
 
     async def _post_refused(self, response: httpx2.Response, asked: Asked) -> bool:
         status = response.status_code
@@ -220,7 +220,7 @@ class SseDispatcher(HttpDispatcher):
             return
         try:
             response = await self._send("POST", self._endpoint, {"content-type": b"application/json"}, line)
-            await response.aclose()
+            await self.put_away(response)
         except httpx2.RequestError:
             return  # the next request will see what is wrong
 

@@ -116,7 +116,7 @@ class StreamableDispatcher(HttpDispatcher):
             try:
                 again = await self._refused(response, asked, session)
             finally:
-                await response.aclose()
+                await self.put_away(response)
             if not again:
                 return
 
@@ -164,14 +164,14 @@ class StreamableDispatcher(HttpDispatcher):
                     self._lost_answer(asked, "what it answered was for another request")
             elif response.status_code == 202 and self._get_stream.hears:
                 # Against the specification, and seen: the answer comes on the GET stream.
-                await response.aclose()
+                await self.put_away(response)
                 await trio.sleep_forever()
             else:
                 asked.settle(_no_answer(response, kind))
         except httpx2.RequestError as error:
             raise RequestLost("the connection broke before the answer was complete") from error
         finally:
-            await response.aclose()
+            await self.put_away(response)
 
     async def _follow(self, response: httpx2.Response, asked: Asked) -> None:
         """Take the events of a response until the answer is among them, across breaks where that can be."""
@@ -335,7 +335,7 @@ class StreamableDispatcher(HttpDispatcher):
                 if means_session_lost(response.status_code, error):
                     self._lose_session(response.status_code)
         finally:
-            await response.aclose()
+            await self.put_away(response)
 
     async def open_get(self, last_id: str | None) -> httpx2.Response:
         """The response to a GET, to be read as a stream.
