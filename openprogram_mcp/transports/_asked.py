@@ -104,6 +104,13 @@ class Asked(Slot):
             self.teller = None
             done.set()
 
+    async def told(self) -> None:
+        """Wait until the progress that was heard before the answer has been told, within the limits of the request."""
+        with trio.CancelScope(deadline=self.clock.when(self.deadline)):
+            if self.teller is not None:
+                await self.teller.wait()
+            await self.tell()
+
     async def silence(self) -> None:
         """Nobody tells its progress any more once it has come back."""
         teller, self.progress = self.teller, None

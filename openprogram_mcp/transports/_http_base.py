@@ -245,14 +245,14 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         try:
             with asked.scope:
                 await self._exchange(asked)
-                if asked.teller is not None:
-                    await asked.teller.wait()
         except MCPError:
             # Its stream may have broken while its answer came on another one.
             if not asked.settled or asked.outcome is _CLOSED:
                 raise
         if asked.settle(_TIMED_OUT):
             asked.expired = "hard" if asked.hard_deadline <= self._clock.now() else "idle"
+        elif asked.outcome is not _CLOSED:
+            await asked.told()
 
     def _result(self, asked: Asked) -> dict[str, Any]:
         outcome = asked.outcome
@@ -374,21 +374,23 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             raise RuntimeError(f"a {type(self).__name__} runs once")
         try:
             async with trio.open_nursery() as nursery:
-                self._nursery = nursery
-                self._hearing.begin(nursery, on_request, on_notify_intercept)
-                nursery.start_soon(self._inbound.deliver, on_notify)
-                self._state = "running"
-                self._begin(nursery)
-                task_status.started()
-                await self.ended.wait()
-                with trio.move_on_after(_LAST_ANSWERS_SECONDS):
-                    while any(_ends_by_itself(slot) for slot in self._outstanding):
-                        await self._left.park()
-                self._close()
-                nursery.cancel_scope.cancel()
+                try:
+                    self._nursery = nursery
+                    self._hearing.begin(nursery, on_request, on_notify_intercept)
+                    nursery.start_soon(self._inbound.deliver, on_notify)
+                    self._state = "running"
+                    self._begin(nursery)
+                    task_status.started()
+                    await self.ended.wait()
+                    with trio.move_on_after(_LAST_ANSWERS_SECONDS):
+                        while any(_ends_by_itself(slot) for slot in self._outstanding):
+                            await self._left.park()
+                    nursery.cancel_scope.cancel()
+                finally:
+                    # The callers are woken before the handlers are waited for, whatever the way out; and who is
+                    # cancelled together with us must not find a nursery that is closed to what he has to say.
+                    self._close()
         finally:
-            # The callers are woken before the handlers are waited for, whatever the way out.
-            self._close()
             await self._farewell()
 
     def _begin(self, nursery: trio.Nursery) -> None:

@@ -48,6 +48,8 @@ class Exchange:
     """The session that its answer will give, if it is a good one."""
     held: bool = False
     """Whether it stays open when nothing is played on it any more."""
+    raw: bool = False
+    """Whether a script has written past all framing, so that nothing is added by itself."""
     tasks: int = 0
     framing: Framing = field(factory=Framing)
     stream: EventStream | None = None

@@ -74,10 +74,12 @@ class HttpSteps(Steps):
         exchange.write_event(text, blank=step["blank"])
 
     def do_tcp(self, step: dict[str, Any], task: Task) -> None:
+        exchange = _exchange_of(task)
+        exchange.raw = True
         data: bytes = step["data"].encode("latin-1")
         size = step["chunk"] or len(data) or 1
         for at in range(0, len(data), size):
-            _exchange_of(task).connection.write(data[at : at + size])
+            exchange.connection.write(data[at : at + size])
 
     def do_cut(self, step: dict[str, Any], task: Task) -> None:
         _exchange_of(task).cut(reset=step["reset"])

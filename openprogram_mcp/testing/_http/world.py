@@ -98,7 +98,7 @@ class World:
             self._stop(gone.signal is not None)
         accepted, self.to_accept = self.to_accept, []
         for exchange in accepted:
-            if exchange.status is None and exchange.ended is None:
+            if exchange.status is None and exchange.ended is None and not exchange.raw:
                 exchange.respond(202)
         self.changed()
 
