@@ -7,7 +7,7 @@ imports to it::
     L1  storage, masking, status, adapter
     L2  config, events
     L3  permissions, transports/
-    L4  session, registry
+    L4  auth/, session, registry
     L5  client/
     L6  manager
     L8  web/

@@ -20,7 +20,7 @@ from attrs import field, frozen
 
 from .errors import RevisionConflict, StorageError
 
-__all__ = ["ABSENT", "LOCK_SECONDS", "PrivateFile", "Snapshot", "revision_of"]
+__all__ = ["ABSENT", "LOCK_SECONDS", "PrivateFile", "Snapshot", "make_private_folder", "revision_of"]
 
 ABSENT: Final = "absent"
 """The revision of a file that does not exist."""
@@ -83,7 +83,7 @@ class PrivateFile:
         target = self._target()
         lock = filelock.FileLock(target.with_name(f".{target.name}.lock"), mode=0o600, is_singleton=True)
         try:
-            _make_folder(target.parent)
+            make_private_folder(target.parent)
             lock.acquire(timeout=seconds)
         except filelock.Timeout as error:
             raise StorageError(
@@ -155,7 +155,12 @@ class PrivateFile:
         )
 
 
-def _make_folder(folder: Path) -> None:
+def make_private_folder(folder: Path) -> None:
+    """Make a folder, with 0700 for what is made.
+
+    Raises:
+        OSError: It cannot be made.
+    """
     for missing in reversed([part for part in (folder, *folder.parents) if not part.exists()]):
         missing.mkdir(mode=0o700, exist_ok=True)
 

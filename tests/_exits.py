@@ -31,8 +31,6 @@ __all__ = ["KINDS", "Cell", "Host", "cell", "npx_entry"]
 _TOKEN = "EXIT_MATRIX"
 _ROOT = Path(__file__).parents[1]
 _STOP_SECONDS = 0.3
-# For a server that needs its time, on a machine that is busy.
-_LONG_SECONDS = 10
 
 
 def _fake() -> FakeServer:
@@ -94,7 +92,6 @@ KINDS: Mapping[str, Kind] = {
         ),
         processes=2,
     ),
-    "saves at EOF": Kind(lambda: _fake().on_eof(do.sleep(0.1), do.note("saved"), do.exit(0)), survives=False),
     "full stderr": Kind(lambda: _loud(_stubborn())),
     # Its start never comes to an end.
     "starting": Kind(lambda: _stubborn().on("initialize").on("server/discover")),
@@ -145,11 +142,11 @@ class Cell:
         self.folder.mkdir()
         path = f"{self.folder}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
         for name in self.kinds:
-            fake = self.fakes[name] = KINDS[name].make().on_signal("SIGINT", do.note("SIGINT"))
+            fake = self.fakes[name] = KINDS[name].make()
             self.entries[name] = {
                 "command": KINDS[name].command(fake, self.folder),
                 "env": {_TOKEN: self.token, "PATH": path},
-                "stop_timeout_seconds": _LONG_SECONDS if name == "saves at EOF" else _STOP_SECONDS,
+                "stop_timeout_seconds": _STOP_SECONDS,
             }
         write_servers(self.state_dir, self.entries)
 
@@ -168,10 +165,6 @@ class Cell:
             except OSError:
                 continue
         return sorted(found)
-
-    def notes(self, kind: str) -> list[Any]:
-        """What the servers of a kind wrote down."""
-        return [record.facts["value"] for record in self.fakes[kind].records("note")]
 
     def described(self) -> str:
         """What is alive, for a test that fails."""

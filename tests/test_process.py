@@ -217,31 +217,6 @@ async def test_ctrl_c_falls_neither_into_a_start_nor_into_a_stop(
     assert set(guarded) == {True}
 
 
-def test_ctrl_c_within_a_stop_is_raised_when_the_server_has_had_its_time() -> None:
-    """Trio raises it in the main task, whatever that waits for."""
-    fake = FakeServer(era="legacy").on_eof().on_signal("SIGTERM", do.note("saved"), do.exit(3))
-    ended: list[ServerProcess] = []
-
-    async def main() -> None:
-        async with serving(fake) as process:
-            ended.append(process)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(interrupt)
-                await process.stop(0.3)
-
-    @trio.lowlevel.enable_ki_protection  # so that it is not this task that it is raised in
-    async def interrupt() -> None:
-        await fake.wait_for("eof")
-        signal.raise_signal(signal.SIGINT)
-
-    with pytest.raises(BaseExceptionGroup) as caught:
-        trio.run(main)
-    assert caught.group_contains(KeyboardInterrupt)
-    assert (ended[0].exit_way, ended[0].exit_code) == ("term", 3)
-    assert [record.facts["value"] for record in fake.records("note")] == ["saved"]
-    assert fake.alive() == []
-
-
 async def test_a_fault_within_the_stop_leaves_nothing_either(fake: FakeServer, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(group: int) -> list[int]:
         raise RuntimeError("can't start new thread")

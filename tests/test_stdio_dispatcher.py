@@ -294,23 +294,6 @@ async def test_time_06_initialize_is_never_cancelled_at_the_peer(
         await it.hand.silence()
 
 
-async def test_life_09_when_we_close_the_connection_the_peer_is_told_what_nobody_waits_for() -> None:
-    async with connected("pipes") as it:
-        answered, waiting = it.start_call("answered"), it.start_call("waiting", request_id="mine")
-        start = it.start_call("initialize", cancel_on_abandon=False)
-        asked = {request["method"]: request for request in await it.hand.messages(3)}
-        await it.hand.answer(asked["answered"], {})
-        await answered.result()
-        it.running.cancel()
-        await it.ended.wait()
-        notice = await it.hand.message()
-        assert (notice["method"], notice["params"]) == ("notifications/cancelled", {"requestId": "mine"})
-        for call in (waiting, start):
-            with pytest.raises(ConnectionClosed):
-                await call.result()
-        await it.hand.silence()
-
-
 async def test_5_an_answered_request_is_not_cancelled_at_the_peer() -> None:
     async with connected() as it:
         pending = it.start_call()

@@ -79,8 +79,7 @@ class ServerProcess:
         """End the process and all of its group: close its input, wait, SIGTERM, wait, SIGKILL; then reap it.
 
         Shielded and bounded: takes no longer than twice ``seconds`` and a few more. Nobody may read or write its link
-        any more. What it writes meanwhile is read, so that it is not held up by it. Calling it twice is harmless. A
-        Ctrl-C in the middle of it is raised when it is done.
+        any more. What it writes meanwhile is read, so that it is not held up by it. Calling it twice is harmless.
 
         Args:
             seconds: How long it may take to end by itself after its input is closed, and again after SIGTERM.
@@ -90,13 +89,6 @@ class ServerProcess:
                 await self._stopped.wait()
                 return
             self._stopping = True
-            # In a task of its own: Trio raises Ctrl-C in the main task, whatever it waits for, shielded or not.
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._stop, seconds)
-
-    @trio.lowlevel.enable_ki_protection
-    async def _stop(self, seconds: float) -> None:
-        with trio.CancelScope(shield=True):
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._drain_stdout)

@@ -163,7 +163,6 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             raise ValueError(f"{wire_id!r} is no request id")
         caller = _Caller()
         slot = Slot(correlation_key(wire_id), caller.wake, progress=None if on_progress is None else [])
-        slot.cancels = wire_id if options.get("cancel_on_abandon", True) else None
         fate = options.get("fate") or Fate()
         self._outstanding.add(slot)
         try:
@@ -306,9 +305,6 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                         await self._inbound.let_deliver()
                     for line in self._lines.finish():
                         self._take_line(line, take)
-                except trio.Cancelled:
-                    self._take_leave()
-                    raise
                 finally:
                     # The callers are woken before the handlers are cancelled and waited for, whatever the way out.
                     self._close()
@@ -325,12 +321,6 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                 await self._answers.park()
         self._close()
         connection.cancel()
-
-    def _take_leave(self) -> None:
-        """We close the connection: tell the peer, while it still reads, what nobody waits for any more."""
-        for slot in self._outstanding:
-            if slot.issued and not slot.settled and slot.cancels is not None:
-                self._post(wire.encode_notification("notifications/cancelled", {"requestId": slot.cancels}))
 
     def _close(self) -> None:
         """Wake everybody who waits. Synchronous, since it may run in a cancelled scope; idempotent."""

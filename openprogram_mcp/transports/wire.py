@@ -280,8 +280,6 @@ class Slot:
         hard_deadline: When it is given up whatever is heard.
         idle: By how much something heard moves ``deadline``, in seconds.
         issued: Some of it has left us.
-        cancels: The id by which the peer is told that nobody waits any more when we close the connection; ``None``
-            where it is not told.
         interrupt: Called when it is given up while somebody is being told its progress.
         expired: Which limit ran out, ``idle`` or ``hard``, once one has.
         last_heard: The last progress: when, how far, of how much, and a word about it.
@@ -293,7 +291,6 @@ class Slot:
     hard_deadline: float = float("inf")
     idle: float | None = None
     issued: bool = False
-    cancels: RequestId | None = None
     interrupt: Callable[[], None] | None = None
     expired: str | None = None
     outcome: Any = None

@@ -6,7 +6,6 @@ import os
 import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -170,40 +169,6 @@ async def test_life_09_calls_that_do_not_end_in_time_are_told_so() -> None:
         await fake.wait_for("received", method="tools/call")
         await manager.disconnect("f")
     assert [error.may_have_run for error in errors] == [True]
-
-
-@pytest.mark.parametrize("era", ["legacy", "modern"])
-async def test_life_09_the_server_is_told_which_calls_nobody_waits_for_before_its_input_is_closed(era: Any) -> None:
-    fake = FakeServer(era=era).tool("hang", do.hang()).tool("quick", read_only=True)
-
-    async def call(manager: MCPManager) -> None:
-        with pytest.raises(ServerGone):
-            await manager.call_tool("f__hang")
-
-    async with hosting({"f": fake.config(serialize="none")}) as manager, trio.open_nursery() as nursery:
-        nursery.start_soon(call, manager)
-        nursery.start_soon(call, manager)
-        await fake.wait_for("begin", method="tools/call", count=2)
-        await manager.call_tool("f__quick")
-        await manager.disconnect("f")
-    ids = {call.id for call in fake.calls("hang")}
-    told = [record for record in fake.records("cancelled") if record.facts["id"] in ids]
-    assert sorted(record.facts["id"] for record in told) == sorted(ids)
-    assert all(record.time <= fake.records("eof")[0].time for record in told)
-    # What was answered is not cancelled.
-    assert {message["params"]["requestId"] for message in fake.received("notifications/cancelled")} - ids <= {
-        "listen-1"
-    }
-
-
-@pytest.mark.parametrize(("seconds", "way", "saved"), [(5, "eof", ["saved"]), (0.2, "kill", [])])
-async def test_a_server_has_the_time_that_it_is_given_to_save_its_data(
-    seconds: float, way: str, saved: list[str]
-) -> None:
-    fake = FakeServer(era="legacy").on_signal("SIGTERM").on_eof(do.sleep(1), do.note("saved"), do.exit(0))
-    async with hosting({"f": fake.config(stop_timeout_seconds=seconds)}) as manager:
-        assert (await manager.disconnect("f")).exit_way == way
-    assert [record.facts["value"] for record in fake.records("note")] == saved
 
 
 async def test_a_hundred_starts_and_stops_leave_no_descriptor_and_no_process() -> None:
