@@ -508,6 +508,16 @@ async def test_7_a_last_message_without_a_line_end_is_heard() -> None:
         assert await pending.result() == {"last": True}
 
 
+async def test_7_a_last_message_that_is_cut_off_is_no_answer_but_the_loss_of_one(kind: Kind) -> None:
+    async with connected(kind) as it:
+        pending = it.start_call()
+        request = await it.hand.message()
+        await it.hand.write(json.dumps({"id": request["id"], "result": {"last": True}}).encode()[:-3])
+        await it.hand.close()
+        with pytest.raises(ConnectionClosed):
+            await pending.result()
+
+
 async def test_a_peer_that_has_closed_its_input_still_answers_what_it_was_asked(
     kind: Kind, autojump_clock: trio.testing.MockClock
 ) -> None:

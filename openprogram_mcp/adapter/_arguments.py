@@ -18,8 +18,8 @@ __all__ = ["check_arguments"]
 Validate = Callable[[Any], InvalidArguments | None]
 """Judges arguments: ``None`` where nothing speaks against them."""
 
-_MAX_KEPT: Final = 4096
-"""So many schemas keep their compiled form."""
+_MAX_KEPT: Final = 1024
+"""So many schemas keep their compiled form. Those of lists that were read anew since are among them for a while."""
 
 _compiled: dict[int, tuple[Mapping[str, Any], _Compiled]] = {}
 """By identity of the schema, which is held so that its identity stays its own."""
@@ -40,7 +40,7 @@ def check_arguments(schema: Mapping[str, Any], arguments: Any) -> None:
     known = _compiled.get(id(schema))
     if known is None or known[0] is not schema:
         if len(_compiled) >= _MAX_KEPT:
-            _compiled.clear()
+            del _compiled[next(iter(_compiled))]
         known = _compiled[id(schema)] = (schema, _Compiled(schema))
     fault = known[1].fault(arguments)
     if fault is not None:

@@ -304,7 +304,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                             self._take_line(line, take)
                         await self._inbound.let_deliver()
                     for line in self._lines.finish():
-                        self._take_line(line, take)
+                        self._take_line(line, take, whole=False)
                 finally:
                     # The callers are woken before the handlers are cancelled and waited for, whatever the way out.
                     self._close()
@@ -330,16 +330,18 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         self._outstanding.settle_all(_CLOSED)
         self._outbox.wake_waiting()
 
-    def _take_line(self, line: bytes | bytearray | Noise, take: Callable[[Envelope, int], None]) -> None:
+    def _take_line(
+        self, line: bytes | bytearray | Noise, take: Callable[[Envelope, int], None], *, whole: bool = True
+    ) -> None:
         try:
             if isinstance(line, Noise):
-                self._take_noise(line)
+                self._take_noise(line, whole)
                 return
             message = wire.decode(line)
             if isinstance(message, Envelope):
                 take(message, len(line))
             elif isinstance(message, Noise):
-                self._take_noise(message)
+                self._take_noise(message, whole)
             else:
                 for item in message or ():
                     take(item, len(line))
@@ -398,8 +400,9 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         total = as_number(params.get("total"))
         slot.heard(progress, total, message if isinstance(message, str) else None, self._clock.now())
 
-    def _take_noise(self, noise: Noise) -> None:
-        slot = self._outstanding.find(noise.id)
+    def _take_noise(self, noise: Noise, whole: bool) -> None:
+        # What was cut off by the end of the connection is no answer, but the loss of one.
+        slot = self._outstanding.find(noise.id) if whole else None
         if slot is not None:
             slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
             self._answers.unpark_all()

@@ -31,8 +31,8 @@ _LISTS_AGREE_SECONDS: Final = 35.0
 # Draining, both waits of a stop, and looks at what is left; see MCPClient and ServerProcess. And a busy machine.
 _SHUTDOWN_SECONDS: Final = 0.5 + 2 * STOP_SECONDS + 0.25 + 0.25 + 1.0 + 4.0
 _SETTLES_SECONDS: Final = 8.0
-_MORE_OBJECTS: Final = 12_000
-"""How many objects more than after the second round there may be: the bus keeps a bounded number of events."""
+_MORE_OBJECTS: Final = 25_000
+"""How many objects more than after the second round there may be: so many events and compiled schemas are kept."""
 
 
 @define(eq=False)

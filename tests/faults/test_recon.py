@@ -259,3 +259,16 @@ async def test_a_harmless_call_that_ran_is_not_said_to_be_unknown_when_its_serve
             await manager.call_tool("f__old")
         assert raised.value.may_have_run
         assert fake.starts == 2
+
+
+async def test_a_server_that_ends_in_the_middle_of_an_answer_is_gone_and_has_not_answered_with_an_error(
+    tmp_path: Path,
+) -> None:
+    torn = [do.write(b'{"jsonrpc":"2.0","id":$id,"result":{"content":[{"ty'), do.exit(1)]
+    fake = FakeServer(era="legacy").tool("write", *torn)
+    fake.tool("read", do.turns(torn, [do.reply("whole")], file=str(tmp_path / "n")), read_only=True)
+    async with hosting({"f": fake.config(reconnect=_AT_ONCE)}) as manager:
+        with pytest.raises(ServerGone) as raised:
+            await manager.call_tool("f__write")
+        assert raised.value.may_have_run
+        assert (await manager.call_tool("f__read")).text == "whole"
