@@ -39,7 +39,7 @@ def check_arguments(schema: Mapping[str, Any], arguments: Any) -> None:
     """
     known = _compiled.get(id(schema))
     if known is None or known[0] is not schema:
-        if len(_compiled) >= _MAX_KEPT:
+        while len(_compiled) >= _MAX_KEPT:
             del _compiled[next(iter(_compiled))]
         known = _compiled[id(schema)] = (schema, _Compiled(schema))
     fault = known[1].fault(arguments)
