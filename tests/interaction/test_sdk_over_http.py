@@ -80,7 +80,8 @@ async def test_a_server_of_the_sdk_is_called_cancelled_and_told_of_progress(kind
         assert patience.cancelled_caught
         if (kind, era) != ("json", "auto"):  # which does not look whether its client is still there
             with trio.fail_after(10):
-                while await text(manager, "how_many_were_cancelled", {}) != "1":
+                # What is waited for is in another process.
+                while await text(manager, "how_many_were_cancelled", {}) != "1":  # noqa: ASYNC110
                     await trio.sleep(0.05)
         results: list[str] = []
 
