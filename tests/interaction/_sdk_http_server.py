@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import Any
 
 import trio
 from hypercorn.config import Config
@@ -31,10 +32,10 @@ async def count(upto: int, ctx: Context) -> str:
 async def sleep() -> str:
     """Sleep until it is cancelled, and tell it."""
     try:
-        await trio.sleep_forever()
+        await trio.sleep(3600)
     finally:
         cancelled.append(1)
-    return ""
+    return "slept"
 
 
 @server.tool()
@@ -48,7 +49,7 @@ cancelled: list[int] = []
 
 def main() -> None:
     kind, port = sys.argv[1], sys.argv[2]
-    app = server.sse_app() if kind == "sse" else server.streamable_http_app(json_response=kind == "json")
+    app: Any = server.sse_app() if kind == "sse" else server.streamable_http_app(json_response=kind == "json")
     config = Config.from_mapping(bind=[f"127.0.0.1:{port}"], graceful_timeout=0.1, loglevel="ERROR")
     trio.run(serve, app, config)
 
