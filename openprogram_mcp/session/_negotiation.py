@@ -197,7 +197,7 @@ class _Negotiation:
             if isinstance(refusal, MCPError) and refusal.code == UNSUPPORTED_PROTOCOL_VERSION:
                 named = _supported_versions(refusal)
                 if named and not set(named) & set(HANDSHAKE_PROTOCOL_VERSIONS):
-                    raise
+                    raise _unknown_version(self.server, ", ".join(named)) from refusal
             return None
 
     # 2025-11-25 and older.
