@@ -75,15 +75,18 @@ def _ctrl_c(kind: str, code: int) -> Callable[[Cell], None]:
     return way
 
 
-def _twice(kind: str) -> Callable[[Cell], None]:
-    """A second signal cuts the orderly end short, and nothing is left all the same."""
+def _twice(kind: str, code: int) -> Callable[[Cell], None]:
+    """A second signal, in the middle of the stop: the servers have their time all the same."""
 
     def way(cell: Cell) -> None:
+        def stopping() -> bool:
+            return any(fake.records("eof") for fake in cell.fakes.values()) or host.process.poll() is not None
+
         with cell.host(kind) as host:
             host.process.send_signal(signal.SIGINT)
-            until(lambda: "stopping (SIGINT)" in host.log or host.process.poll() is not None, "a first signal")
+            until(stopping, "a server whose input is closed")
             host.process.send_signal(signal.SIGINT)
-            assert host.end() == 0, host.log
+            assert host.end() == code, host.log
 
     return way
 
@@ -165,6 +168,7 @@ WAYS: dict[str, Callable[[Cell], None]] = {
     "script: exception": _raises,
     "script: cancelled": _cancelled,
     "script: SIGINT": _signalled("script", signal.SIGINT, 130),
+    "script: SIGINT twice": _twice("script", 130),
     "script: Ctrl-C": _ctrl_c("script", 130),
     "script: SIGTERM": _signalled("script", signal.SIGTERM, -signal.SIGTERM),
     "script: SIGHUP": _signalled("script", signal.SIGHUP, -signal.SIGHUP),
@@ -172,7 +176,7 @@ WAYS: dict[str, Callable[[Cell], None]] = {
     "script: fault": _fault("script"),
     "script: fault let out": _fault_let_out,
     "worker: SIGINT": _signalled("worker", signal.SIGINT, 0),
-    "worker: SIGINT twice": _twice("worker"),
+    "worker: SIGINT twice": _twice("worker", 0),
     "worker: Ctrl-C": _ctrl_c("worker", 0),
     "worker: SIGTERM": _signalled("worker", signal.SIGTERM, 0),
     "worker: SIGHUP": _signalled("worker", signal.SIGHUP, 0),

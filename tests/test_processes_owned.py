@@ -18,14 +18,17 @@ import pytest
 import trio
 
 from openprogram_mcp import MCPManager, open_manager
+from openprogram_mcp.cli import _checks, _servers, main
 from openprogram_mcp.errors import ServerFailed
 from openprogram_mcp.events import ServerLog
-from openprogram_mcp.status import ProcessCount
+from openprogram_mcp.status import ProcessCount, ServerStatus
 from openprogram_mcp.testing import FakeServer, do
 from openprogram_mcp.transports import _census, _ownership, _process
-from openprogram_mcp.transports._census import Look, left_behind
+from openprogram_mcp.transports._census import Look, left_behind, marked
 from openprogram_mcp.transports._launch import Launch
 from openprogram_mcp.transports._ownership import Instance, marked_environment
+from openprogram_mcp.web.client import WorkerClient
+from openprogram_mcp.web.worker_file import WorkerInfo
 
 from ._living import events_of
 from ._worker_process import command, until, worker, write_servers
@@ -109,6 +112,8 @@ def _sleeping(*marks: str) -> Iterator[list[subprocess.Popen[bytes]]]:
     argv = [sys.executable, "-S", "-E", "-c", "import time; time.sleep(600)"]
     started = [subprocess.Popen(argv, env=marked_environment({"PATH": os.defpath}, mark, {})) for mark in marks]
     try:
+        # In the middle of its exec a process shows no environment.
+        until(lambda: all(process.pid in marked(mark) for process, mark in zip(started, marks, strict=True)), "marks")
         yield started
     finally:
         for process in started:
@@ -337,3 +342,26 @@ def test_the_worker_tells_how_many_processes_there_are(state_dir: Path) -> None:
             assert "1 were left behind by a host that was killed" in command("doctor").out
             assert command("list").code == 0
             assert stray.wait(10) == -signal.SIGKILL
+
+
+def _leaky(owned: int, leaked: int) -> dict[str, Any]:
+    return {"version": 1, "processes_owned": owned, "processes_leaked": leaked, "servers": []}
+
+
+def test_list_and_doctor_say_that_there_is_a_leak(
+    state_dir: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = ServerStatus(name="f", type="local").to_dict()
+    monkeypatch.setattr(_servers, "from_worker", lambda *_: {**_leaky(1, 2), "servers": [row]})
+    assert main(["list"]) == 0
+    said = capsys.readouterr()
+    assert said.out.startswith("f\t")
+    assert said.err == "openprogram-mcp: 2 processes lived on after their server had been stopped\n"
+    info = WorkerInfo(pid=os.getpid(), started_at="", url="http://127.0.0.1:1", token="t", instance="i")
+    monkeypatch.setattr(_checks, "find_worker", lambda: info)
+    monkeypatch.setattr(WorkerClient, "get", lambda *_: _leaky(1, 2))
+    assert main(["doctor"]) == 1
+    assert "error\tprocesses\t2 lived on after their server had been stopped" in capsys.readouterr().out
+    monkeypatch.setattr(WorkerClient, "get", lambda *_: {"version": 1, "servers": []})
+    assert main(["doctor"]) == 0
+    assert "processes" not in capsys.readouterr().out
