@@ -145,13 +145,13 @@ def unreachable(error: BaseException, url: httpx2.URL) -> Unreachable:
         match cause:
             case ssl.SSLCertVerificationError():
                 return Unreachable(
-                    f"the certificate of {where} is not trusted: {cause.verify_message}",
+                    f"the certificate of {where} is not trusted: {_said(cause, 'verify_message')}",
                     "Name the authority that signed it in 'ca_file', or correct the host in 'url'.",
                     transient=False,
                 )
             case ssl.SSLError():
                 return Unreachable(
-                    f"no TLS connection to {where}: {cause.reason or 'the handshake failed'}",
+                    f"no TLS connection to {where}: {_said(cause, 'reason')}",
                     "See whether it speaks https there, and whether it wants 'client_cert_file'.",
                 )
             case socket.gaierror():
@@ -171,6 +171,11 @@ def unreachable(error: BaseException, url: httpx2.URL) -> Unreachable:
                     "See whether the host is up and no firewall is in the way.",
                 )
     return Unreachable(f"{where} cannot be reached", "See whether the server is up and the network lets us through.")
+
+
+def _said(error: ssl.SSLError, name: str) -> str:
+    """What OpenSSL says of a failure, which it does not of every one."""
+    return getattr(error, name, None) or "the handshake failed"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -12,6 +12,8 @@ __all__ = ["Pauses", "Resumption"]
 
 _FIRST_SECONDS: Final = 1.0
 _LONGEST_SECONDS: Final = 60.0
+# Whatever a server says, its streams are not opened more often than this.
+_LEAST_SECONDS: Final = 0.01
 # What is longer than this is taken for a mistake.
 _LONGEST_WAIT_SECONDS: Final = 24 * 3600.0
 # So many tries in a row that did not get through, and a stream is given up.
@@ -75,7 +77,7 @@ class Resumption:
 
     def wait(self, retry: float | None) -> float:
         """How long now, in seconds; at least as long as the server has said."""
-        least = _FIRST_SECONDS if retry is None else retry
+        least = _FIRST_SECONDS if retry is None else max(retry, _LEAST_SECONDS)
         return max(least, self._wait)
 
     def failed(self) -> None:
