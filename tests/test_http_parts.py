@@ -229,8 +229,16 @@ async def test_head_and_body_are_one_write() -> None:
     assert stream.writes[2:] == [b"GET / HTTP/1.1\r\n\r\n"]
 
 
-async def test_the_client_writes_through_the_cork() -> None:
-    client = await open_client(config())
-    backend = client._transport._pool._network_backend  # type: ignore[attr-defined]  # what the cork is put into
-    assert type(backend).__name__ == "_CorkingBackend"
-    await client.aclose()
+async def test_the_client_writes_through_the_cork_and_the_system_asks_for_signs_of_life() -> None:
+    async with listening() as server, trio.open_nursery() as nursery:
+        client = await open_client(config(server.url))
+        nursery.start_soon(client.post, server.url)
+        request = await server.request()
+        backend = client._transport._pool._network_backend  # type: ignore[attr-defined]  # what the cork is put into
+        assert type(backend).__name__ == "_CorkingBackend"
+        stream = await backend.connect_tcp("127.0.0.1", server.port)
+        assert stream.get_extra_info("socket").getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE) == 1
+        await stream.aclose()
+        await request.respond()
+        await trio.testing.wait_all_tasks_blocked(0.05)
+        await client.aclose()

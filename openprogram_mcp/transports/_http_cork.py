@@ -1,11 +1,14 @@
-"""Head and body of a request in one write: half the calls of the system, one packet, one wake of the server.
+"""What our connections have beyond those of the HTTP client: one write a request, and a sign of life.
 
-The HTTP client writes them one after the other. Between it and the network stands a stream that holds a head back until
-what follows it is written, or until an answer is waited for.
+The client writes the head and the body of a request one after the other. Between it and the network stands a stream
+that holds a head back until what follows it is written, or until an answer is waited for: half the calls of the system,
+one packet, one wake of the server. And a peer that has vanished without a word is noticed on a stream on which nothing
+is due for hours, since the system asks for it now and then.
 """
 
 from __future__ import annotations
 
+import socket
 from typing import Any, Final
 
 import httpx2
@@ -13,6 +16,15 @@ import httpx2
 __all__ = ["cork"]
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+# A peer that has been silent for a minute is asked, and is gone when it has not answered four times.
+_SIGNS_OF_LIFE: Final = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 60), ("TCP_KEEPINTVL", 15), ("TCP_KEEPCNT", 4))
+        if hasattr(socket, name)
+    ),
+]
 
 
 class _CorkedStream:
@@ -59,7 +71,8 @@ class _CorkingBackend:
         self._backend = backend
 
     async def connect_tcp(self, *args: Any, **kwargs: Any) -> _CorkedStream:
-        return _CorkedStream(await self._backend.connect_tcp(*args, **kwargs))
+        options = [*_SIGNS_OF_LIFE, *(kwargs.pop("socket_options", None) or ())]
+        return _CorkedStream(await self._backend.connect_tcp(*args, **kwargs, socket_options=options))
 
     async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> _CorkedStream:
         return _CorkedStream(await self._backend.connect_unix_socket(*args, **kwargs))
