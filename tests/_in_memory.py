@@ -51,12 +51,16 @@ class MemoryProcess:
 
     async def watch(self) -> None:
         """Wait for its exit."""
-        self.exit_code = await self.server.wait()
-        self.exited.set()
+        try:
+            self.exit_code = await self.server.wait()
+        finally:
+            # Where all is cancelled because a test has failed, nobody may wait for this for ever.
+            self.exited.set()
 
     async def stop(self, seconds: float) -> None:
         """End it: by closing its input, by SIGTERM, by SIGKILL."""
-        with trio.CancelScope(shield=True):
+        with trio.CancelScope() as scope:
+            scope.shield = True
             own = self.exited.is_set()
             await self.server.stdin.aclose()
             way: ExitWay = "eof"

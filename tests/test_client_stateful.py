@@ -36,7 +36,7 @@ _S = ServerState
 
 Move = tuple[str, int | float]
 """What is done, and what passes after it: so many steps of all tasks, or seconds where it is no whole number."""
-_MAX_STEPS = 100_000
+_MAX_STEPS = 50_000
 _DOWN = {_S.DISABLED, _S.DISCONNECTED}
 
 # How a server is when it is started next.
