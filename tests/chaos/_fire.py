@@ -46,6 +46,7 @@ _MAX_CALL_SECONDS: Final = 3.0
 # Looking the tool up, waiting for turns, and two sendings; and a while for a busy machine.
 CALL_BOUND_SECONDS: Final = 2 * _CALL_SECONDS + 2 * _MAX_CALL_SECONDS + 10.0
 
+_NO_SUCH_TOOL: Final = -32601
 _TOOLS: Final = ("read", "read", "read", "read", "write", "write", "write", "idem", "idem", "extra")
 
 # What the servers are told to do, and how often; those in capitals come from outside.
@@ -375,5 +376,7 @@ class Fire:
 def _kind(result: Any) -> str:
     if not result.is_error:
         return "ok"
-    # Ours, about an answer that was none, has no text of the server's.
-    return "tool_error" if len(result.text.partition("\n")[0].split()) == 3 else "unusable"
+    if len(result.text.partition("\n")[0].split()) == 3:
+        return "tool_error"
+    # One that its server does not offer any more, or an answer that was none.
+    return "refused" if result.details.get("rpc_code") == _NO_SUCH_TOOL else "unusable"

@@ -23,6 +23,7 @@ READ_ONLY: Final = frozenset({"read", "extra"})
 _EVENT_OUTCOMES: Final = {
     "ok": "ok",
     "tool_error": "tool_error",
+    "refused": "tool_error",
     "cancelled": "cancelled",
     "timeout:queue": "timed_out",
     "timeout:connect": "timed_out",
