@@ -58,7 +58,8 @@ class RemoteWay:
             try:
                 await self._over(older[0], client)
             except Exception:
-                if self._dispatcher.there:
+                failure = self._dispatcher.failure
+                if self._dispatcher.there or (failure is not None and failure.transient):
                     raise
                 # It has neither; what it said to the newer one says more.
                 self._dispatcher = None
