@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from itertools import count
 from time import time
 from types import MappingProxyType
@@ -31,8 +32,10 @@ from ._catalogs import Catalogs
 from ._connection import Connection, Ending, Withdrawn
 from ._gate import StartGate
 from ._health import until_silent
+from ._held import Held
 from ._hidden import Hidden
 from ._inquiries import Inquiries
+from ._replacing import Edit, EditQueue
 from ._turns import Turns
 
 __all__ = ["MCPClient"]
@@ -41,6 +44,9 @@ logger = logging.getLogger(__name__)
 
 # How long a stop waits for calls that are running before it ends them.
 _DRAIN_SECONDS: Final = 0.5
+
+# How long the calls on a connection that an edit has replaced may take to come to their end, at most.
+_HANDOVER_SECONDS: Final = 60.0
 
 # How long the tools of a server stay offered while it is away. A short outage is none of a model's business; after a
 # long one they are taken back.
@@ -51,6 +57,19 @@ _COMING_BACK: Final = frozenset({ServerState.RECONNECTING, ServerState.STARTING}
 _TELLS_WHY: Final = frozenset({ServerState.FAILED, ServerState.RECONNECTING, ServerState.NEEDS_AUTH})
 _UNSETTLED: Final = frozenset({ServerState.PENDING, ServerState.STARTING})
 
+# How a server comes up that an edit has made a connection for, from each state.
+_WAY_UP: Final[Mapping[ServerState, tuple[ServerState, ...]]] = {
+    ServerState.DISABLED: (ServerState.PENDING, ServerState.STARTING),
+    ServerState.PENDING: (ServerState.STARTING,),
+    ServerState.STARTING: (),
+    ServerState.CONNECTED: (),
+    ServerState.RECONNECTING: (ServerState.STARTING,),
+    ServerState.FAILED: (ServerState.STARTING,),
+    ServerState.NEEDS_AUTH: (ServerState.STARTING,),
+    ServerState.NEEDS_CLIENT_REGISTRATION: (ServerState.STARTING,),
+    ServerState.DISCONNECTED: (ServerState.PENDING, ServerState.STARTING),
+}
+
 # One object for all: its owner sees by identity whether the tools have changed.
 _NO_TOOLS: Final[Mapping[str, RemoteTool]] = MappingProxyType({})
 
@@ -58,7 +77,8 @@ _NO_TOOLS: Final[Mapping[str, RemoteTool]] = MappingProxyType({})
 class MCPClient:
     """A server, from its configuration to the calls of its tools.
 
-    ``ended`` is set when its life is over; ``catalogs`` has what it offers beside its tools.
+    ``ended`` is set when its life is over; ``catalogs`` has what it offers beside its tools; ``config_error`` says why
+    an edit of its entry in the file was not followed.
 
     Args:
         config: Its configuration, not expanded.
@@ -89,6 +109,7 @@ class MCPClient:
         self.config = config
         self.tools = _NO_TOOLS
         self.ended = trio.Event()
+        self.config_error: str | None = None
         self._bus = bus
         self._gate = gate
         self._owner = Instance.claim(None) if owner is None else owner
@@ -134,7 +155,12 @@ class MCPClient:
         self._generations = count(1)
         self._attempt = 0
         self._known_era: Any = None
-        self._process: ServerProcess | None = None
+        # The connection that counts, or the attempt at it; and one that an edit has put in its place, not served yet.
+        self._held: Held | None = None
+        self._adopted: Held | None = None
+        self._edits = EditQueue(config.name)
+        # Set while nothing is to be started because an edit stops first.
+        self._stopped_for_edit: trio.Event | None = None
         # Since when a connection to a remote server is up.
         self._up_since: float | None = None
         # What is wanted next, taken by run(); None while things are to stay as they are.
@@ -142,7 +168,6 @@ class MCPClient:
         self._woken = trio.Event()
         self._starting = trio.CancelScope()
         self._leaving = False
-        self._lost: Ending | None = None
         self._settled = trio.lowlevel.ParkingLot()
 
     @property
@@ -166,6 +191,10 @@ class MCPClient:
         if self.ended.is_set():
             return False
         return self.state in _UNSETTLED or self._wanted is not None or self._leaving
+
+    @property
+    def _process(self) -> ServerProcess | None:
+        return None if self._held is None else self._held.process_of_server
 
     def status(self) -> ServerStatus:
         """Its status at this moment, without the full names of its tools, which its owner gives them."""
@@ -232,8 +261,55 @@ class MCPClient:
     def configure(self, config: MCPServerConfig) -> None:
         """Follow another configuration: from the next connection on, or at once where it enables or disables."""
         enabled_before = self.config.enabled
+        self._take(config)
+        if config.enabled != enabled_before:
+            self._want(ServerState.PENDING)
+
+    async def edit(
+        self,
+        config: MCPServerConfig,
+        expanded: MCPServerConfig,
+        save: Callable[[], Awaitable[None]],
+        *,
+        force: bool = False,
+    ) -> None:
+        """Follow another configuration, if it comes up and can be saved; else nothing is changed.
+
+        The new connection is made beside the one in force. Once it is up the configuration is saved, and with no
+        checkpoint in between the new one takes the place of the old, which has its running calls come to their end.
+        What needs no new connection is saved and followed at once. One that is switched off is not started, and one
+        that needs a sign-in counts as up.
+
+        Args:
+            config: The new configuration, as it is stored.
+            expanded: The same with the values of variables.
+            save: Saves it.
+            force: Save and follow it though it does not come up.
+
+        Raises:
+            ServerFailed: It did not come up; nothing was changed.
+            RevisionConflict: The server was told something else meanwhile; nothing was changed.
+            NotConnected: It is on its way out.
+            Exception: What ``save`` raises; nothing was changed.
+        """
+        await self._edits.made(Edit(config, expanded, save, force=force))
+
+    def follow(self, config: MCPServerConfig, expanded: MCPServerConfig) -> None:
+        """Follow an edit that was made in the file: as :meth:`edit` does, without waiting for it.
+
+        What does not come up leaves the connection in force where it is, and says why in ``config_error``.
+        """
+        self._edits.post(Edit(config, expanded, by_hand=True))
+
+    def refuse_edit(self, why: str) -> None:
+        """An edit that was made in the file cannot be followed."""
+        self.config_error = why
+        self._on_change(self)
+
+    def _take(self, config: MCPServerConfig) -> None:
         if config.fingerprint() != self.config.fingerprint():
             self._known_era = None
+        self.config_error = None
         self.config = self._desk.config = config
         self._hidden.hide(config)
         self._turns.allow(config.max_concurrency)
@@ -241,12 +317,12 @@ class MCPClient:
         self._status = evolve(
             self._status, type=config.resolved_type, description=config.description, enabled=config.enabled
         )
-        if config.enabled != enabled_before:
-            self._want(ServerState.PENDING)
 
     def leave(self) -> None:
         """Take it down and let :meth:`run` return."""
         self._leaving = True
+        self._edits.close()
+        self._edits.supersede()
         self._interrupt()
 
     def hasten(self) -> None:
@@ -261,6 +337,10 @@ class MCPClient:
             raise NotConnected(f"server {self.name!r} is disabled", remedy="Enable it first.", server=self.name)
 
     def _want(self, state: ServerState) -> None:
+        self._edits.supersede()
+        self._want_now(state)
+
+    def _want_now(self, state: ServerState) -> None:
         # Whatever it is told, what is disabled is disabled.
         self._wanted = state if self.config.enabled else ServerState.DISABLED
         self._interrupt()
@@ -274,21 +354,34 @@ class MCPClient:
     async def run(self) -> None:
         """Its whole life. Returns after :meth:`leave`; cancelled, it takes its process with it."""
         try:
-            while not self._leaving:
-                wanted, self._wanted = self._wanted, None
-                self._woken, self._starting = trio.Event(), trio.CancelScope()
-                if wanted is not None:
-                    # Somebody has said something: what was before counts no more.
-                    self._forget_failures()
-                    self._move(wanted)
-                    if wanted is ServerState.PENDING:
-                        await self._live_contained()
-                elif self._retry_at is None:
-                    await self._woken.wait()
-                elif await self._retry_is_due(self._retry_at):
-                    await self._live_contained()
+            async with trio.open_nursery() as connections:
+                connections.start_soon(self._edits.run, partial(self._make, connections))
+                await self._supervise(connections)
+                connections.cancel_scope.cancel()
         finally:
             self.end()
+
+    async def _supervise(self, connections: trio.Nursery) -> None:
+        while not self._leaving:
+            wanted, self._wanted = self._wanted, None
+            adopted, self._adopted = self._adopted, None
+            self._woken, self._starting = trio.Event(), trio.CancelScope()
+            if adopted is not None:
+                if wanted is not None:
+                    # It was told something since: what has come up is taken down on the usual way.
+                    self._wanted = wanted
+                    self._woken.set()
+                await self._live_contained(connections, adopted)
+            elif wanted is not None:
+                # Somebody has said something: what was before counts no more.
+                self._forget_failures()
+                self._move(wanted)
+                if wanted is ServerState.PENDING:
+                    await self._live_contained(connections)
+            elif self._retry_at is None:
+                await self._woken.wait()
+            elif await self._retry_is_due(self._retry_at):
+                await self._live_contained(connections)
 
     def _forget_failures(self) -> None:
         self._backoff.begin_again()
@@ -307,7 +400,7 @@ class MCPClient:
                 self._on_change(self)
         with trio.move_on_at(retry_at):
             await self._woken.wait()
-        if self._wanted is not None or self._leaving:
+        if self._wanted is not None or self._adopted is not None or self._leaving:
             return False
         # A call that has hastened it has been heard with that: what wakes from here on is about the connection.
         self._woken = trio.Event()
@@ -324,11 +417,11 @@ class MCPClient:
         self._turns.refuse(self.not_connected)
         self._settled.unpark_all()
 
-    async def _live_contained(self) -> None:
+    async def _live_contained(self, connections: trio.Nursery, adopted: Held | None = None) -> None:
         """One connection's life, and the one place where a failure of the server's or a fault of ours ends."""
         failure: ServerFailed | None = None
         try:
-            await self._live()
+            await self._live(connections, adopted)
         except* Withdrawn:
             # Whoever withdrew the start has said what is wanted instead; if not, that it is not wanted.
             if self._wanted is None:
@@ -338,46 +431,89 @@ class MCPClient:
         except* Exception:  # a fault of ours in one server must not take the host down
             if self._raise_internal:
                 raise
-            logger.exception("a fault of openprogram_mcp's own, while it served %r", self.name)
-            failure = ServerFailed(
-                "a fault of openprogram_mcp's own; the log has the traceback",
-                phase="internal",
-                remedy="Please report it, with the traceback from the log.",
-                server=self.name,
-            )
+            failure = self._fault()
         if failure is not None and self._wanted is None and not self._leaving:
             self._fail(failure, crashed=failure.exit_code is not None)
 
-    async def _live(self) -> None:
-        self._attempt += 1
-        self._process = None
-        self._lost = None
-        self._retry_at = None
-        self._turns.hold()
-        async with trio.open_nursery() as nursery:
-            connection: Connection | None = None
-            with self._starting:
-                # Until it is up, it ends with this scope; from then on, with the nursery.
-                connection = await nursery.start(self._hold)
-            if connection is not None:
-                await self._serve(connection)
-
-    async def _hold(self, task_status: trio.TaskStatus[Connection]) -> None:
-        known_era, self._known_era = self._known_era, None
-        ending = await hold_connection(
-            self._prepared,
-            generation=next(self._generations),
-            known_era=known_era,
-            gate=self._gate,
-            owner=self._owner,
-            environ=self._environ,
-            watcher=self,
-            task_status=task_status,
+    def _fault(self) -> ServerFailed:
+        logger.exception("a fault of openprogram_mcp's own, while it served %r", self.name)
+        return ServerFailed(
+            "a fault of openprogram_mcp's own; the log has the traceback",
+            phase="internal",
+            remedy="Please report it, with the traceback from the log.",
+            server=self.name,
         )
-        before = self._status
-        self._status = evolve(before, exit_code=ending.exit_code, exit_way=ending.exit_way)
-        if self.state in (ServerState.FAILED, ServerState.RECONNECTING) and self._status != before:
-            self._on_change(self)
+
+    async def _live(self, connections: trio.Nursery, held: Held | None) -> None:
+        """A connection, and those that edits put in its place, until one is lost or taken down."""
+        if held is None:
+            self._attempt += 1
+            self._retry_at = None
+            self._turns.hold()
+            held = Held(self, next(self._generations))
+            self._held = None
+            # Until it is up, it ends with this scope; from then on, when it is retired, or with all of them.
+            with self._starting:
+                if self._stopped_for_edit is not None:
+                    await self._stopped_for_edit.wait()
+                self._held = held
+                await connections.start(self._hold, held, self._prepared)
+            if held.connection is not None and self._adopted is None:
+                self._come_up(held)
+        while held.connection is not None:
+            if self._adopted is None:
+                await self._serve(held, held.connection)
+            if self._adopted is None:
+                await held.ended.wait()
+                if held.failure is not None:
+                    raise held.failure
+                return
+            connections.start_soon(self._drain, held, held.connection)
+            held, self._adopted = self._adopted, None
+            if self._wanted is None and not self._leaving:
+                self._woken = trio.Event()
+
+    async def _hold(
+        self,
+        held: Held,
+        prepare: Callable[[], Awaitable[MCPServerConfig]],
+        task_status: trio.TaskStatus[Connection],
+    ) -> None:
+        """A connection from its start to its end. What fails before it is up belongs to whoever starts it."""
+        known_era, self._known_era = self._known_era, None
+        try:
+            held.ending = await hold_connection(
+                prepare,
+                generation=held.generation,
+                known_era=known_era,
+                gate=self._gate,
+                owner=self._owner,
+                environ=self._environ,
+                watcher=held,
+                task_status=task_status,
+            )
+        except Exception as error:
+            if held.connection is None:
+                raise
+            held.failure = error
+        finally:
+            held.ended.set()
+        if held is self._held and held.ending is not None:
+            before = self._status
+            self._status = evolve(before, exit_code=held.ending.exit_code, exit_way=held.ending.exit_way)
+            if self.state in (ServerState.FAILED, ServerState.RECONNECTING) and self._status != before:
+                self._on_change(self)
+
+    async def _drain(self, held: Held, connection: Connection) -> None:
+        """A connection that another one has replaced: its calls come to their end, within a bound, and then it ends."""
+        with trio.move_on_after(min(self.config.max_call, _HANDOVER_SECONDS)):
+            await self._turns.idle(connection)
+        connection.retire()
+        await held.ended.wait()
+        if held.failure is not None:
+            if self._raise_internal:
+                raise held.failure
+            logger.error("a connection of %r that was replaced ended badly", self.name, exc_info=held.failure)
 
     async def _prepared(self) -> MCPServerConfig:
         """Its turn to start has come."""
@@ -391,13 +527,17 @@ class MCPClient:
         self._move(ServerState.STARTING)
         return config
 
-    async def _serve(self, connection: Connection) -> None:
-        """Serve calls over a connection until it is lost or a command comes; then let what runs come to an end."""
+    def _come_up(self, held: Held) -> None:
+        """A connection is the one in force from this moment on."""
+        connection = held.connection
+        if connection is None:
+            raise AssertionError("it is not up")
+        self._held = held
         self._known_era = connection.session.era
         self._attempt = 0
         self._was_up = True
-        self._kept_until = None
-        began = self._up_since = trio.current_time()
+        self._kept_until = self._retry_at = None
+        self._up_since = trio.current_time()
         self._turns.offer(connection)
         self.tools = connection.tools
         self._move(
@@ -407,18 +547,25 @@ class MCPClient:
             server_info=connection.session.server_info,
             warnings=connection.warnings,
         )
+
+    async def _serve(self, held: Held, connection: Connection) -> None:
+        """Serve calls over a connection until it is lost, replaced or a command comes; then let it come to an end."""
+        began = trio.current_time()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self.catalogs.follow, connection)
             nursery.start_soon(self._desk.lingering.run)
-            nursery.start_soon(self._watch_health, connection)
+            nursery.start_soon(self._watch_health, held, connection)
             await self._woken.wait()
             nursery.cancel_scope.cancel()
+        if self._adopted is not None:
+            return
         self._up_since = None
         if self._wanted is None and not self._leaving:
             # Its process may take a while to end; that nothing can be called any more is true now.
             self._backoff.was_up(trio.current_time() - began)
             self._kept_until = trio.current_time() + _KEEP_SECONDS
-            self._fail(self._loss(), self._lost, crashed=self._lost is not None and self._lost.exit_way == "own")
+            loss = held.loss or Ending()
+            self._fail(self._explained(loss), loss, crashed=loss.exit_way == "own")
             connection.retire()
             return
         if self._leaving or self._wanted in _DOWN:
@@ -426,18 +573,17 @@ class MCPClient:
         else:
             self._turns.hold()
         with trio.move_on_after(_DRAIN_SECONDS):
-            await self._turns.idle()
+            await self._turns.idle(connection)
         connection.retire()
 
-    async def _watch_health(self, connection: Connection) -> None:
+    async def _watch_health(self, held: Held, connection: Connection) -> None:
         health = self.config.health
         if health is not None:
             patience = min(health.interval_seconds, self.config.call_seconds)
             await until_silent(connection, health.interval_seconds, patience, lambda: self._desk.busy)
-            self.lost(Ending(f"it did not answer a health check within {patience:g} s"))
+            held.lost(Ending(f"it did not answer a health check within {patience:g} s"))
 
-    def _loss(self) -> ServerFailed:
-        ending = self._lost or Ending()
+    def _explained(self, ending: Ending) -> ServerFailed:
         if isinstance(ending.failure, AuthRequired):
             return ending.failure
         if ending.failure is not None:
@@ -457,21 +603,101 @@ class MCPClient:
             server=self.name,
         )
 
-    # What a connection tells while it lives: see _connection.Watcher.
+    # Edits: see _replacing.
 
-    def phase(self, phase: Phase) -> None:
+    async def _make(self, connections: trio.Nursery, edit: Edit) -> bool:
+        """Make an edit. Whatever it raises, nothing has changed."""
+        if self._needs_trial(edit.config):
+            try:
+                await self._replace(connections, edit)
+            except ServerFailed as failure:
+                signs_in = isinstance(failure, AuthRequired) and not failure.rejected
+                if edit.by_hand and not signs_in:
+                    self.refuse_edit(f"{failure.phase}: {failure.message}")
+                    raise
+                if not (edit.force or signs_in):
+                    raise
+                await edit.save()
+                self._take(edit.config)
+                self._want_now(ServerState.PENDING)
+        else:
+            await edit.save()
+            enabled_before = self.config.enabled
+            self._take(edit.config)
+            if edit.config.enabled != enabled_before or self.state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
+                self._want_now(ServerState.PENDING)
+            else:
+                self._on_change(self)
+        return True
+
+    def _needs_trial(self, config: MCPServerConfig) -> bool:
+        """Whether a configuration can only be told to be good by a connection of its own."""
+        changed = config.fingerprint() != self.config.fingerprint()
+        return config.enabled and (changed or not self.config.enabled)
+
+    async def _replace(self, connections: trio.Nursery, edit: Edit) -> None:
+        held = Held(self, next(self._generations), in_force=False)
+        taken = False
+        self._hidden.hide(edit.expanded)
+        try:
+            if edit.config.stop_first:
+                await self._stop_for_edit()
+            try:
+                await connections.start(self._hold, held, partial(_already, edit.expanded))
+            except* ServerFailed as failures:
+                raise _first(failures) from None
+            await edit.save()
+            # No checkpoint since the configuration was saved.
+            taken = True
+            self._take(edit.config)
+            if self.state is ServerState.DISCONNECTED and self._wanted is None:
+                # Somebody wants it down; that it would come up is known now.
+                held.retire()
+            else:
+                self._adopt(held)
+        finally:
+            if not taken:
+                held.retire()
+            if self._stopped_for_edit is not None:
+                self._stopped_for_edit.set()
+                self._stopped_for_edit = None
+
+    async def _stop_for_edit(self) -> None:
+        """End the connection in force first, for a server that cannot run twice. Its calls wait."""
+        self._stopped_for_edit = trio.Event()
+        if self.state in _DOWN or self.state is ServerState.FAILED:
+            return
+        before = self._held
+        self._want_now(ServerState.PENDING)
+        if before is not None and before.connection is not None:
+            await before.ended.wait()
+
+    def _adopt(self, held: Held) -> None:
+        """Put a connection in the place of the one in force, whatever this server is doing."""
+        if self._held is not None:
+            self._held.in_force = False
+        held.in_force = True
+        self._wanted = None
+        for state in _WAY_UP[self.state]:
+            self._move(state)
+        self._backoff.begin_again()
+        self._adopted = held
+        self._come_up(held)
+        self._interrupt()
+        if held.loss is not None:
+            # It was lost while it was being saved.
+            self.connection_lost()
+
+    # What a connection tells while it lives: see _held.Owner.
+
+    def phase_reached(self, phase: Phase) -> None:
         """The connection has come so far."""
         if self.state is ServerState.STARTING and phase != "running":
             self._status = evolve(self._status, phase=phase)
             self._on_change(self)
 
-    def process(self, process: ServerProcess) -> None:
-        """A process was started."""
-        self._process = process
-
-    def lost(self, ending: Ending) -> None:
+    def connection_lost(self) -> None:
         """The connection is lost."""
-        self._lost = ending
         self._woken.set()
 
     def mask(self, text: str) -> str:
@@ -573,6 +799,10 @@ class MCPClient:
         )
         if comes_back:
             self._turns.hold()
+
+
+async def _already(config: MCPServerConfig) -> MCPServerConfig:
+    return config
 
 
 def _first(failures: BaseExceptionGroup[ServerFailed]) -> ServerFailed:

@@ -50,6 +50,9 @@ class Watcher(Protocol):
     def process(self, process: ServerProcess) -> None:
         """A process was started."""
 
+    def up(self, connection: Connection) -> None:
+        """The connection is up."""
+
     def lost(self, ending: Ending) -> None:
         """The connection, which was up, is lost. Its process is ended next."""
 
