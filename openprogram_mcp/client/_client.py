@@ -445,7 +445,7 @@ class MCPClient:
         )
 
     async def _live(self, connections: trio.Nursery, held: Held | None) -> None:
-        """A connection, and those that edits put in its place, until one is lost or taken down."""
+        """A connection from its start, or one that an edit has started, until it is lost or taken down."""
         if held is None:
             self._attempt += 1
             self._retry_at = None
@@ -460,6 +460,19 @@ class MCPClient:
                 await connections.start(self._hold, held, self._prepared)
             if held.connection is not None and self._adopted is None:
                 self._come_up(held)
+        try:
+            await self._serve_in_turn(connections, held)
+        except Exception:
+            # A fault of ours. It is told when nothing is left of the connection that it befell.
+            for one in (self._held, self._adopted):
+                if one is not None and one.connection is not None:
+                    one.retire()
+                    await one.ended.wait()
+            self._adopted = None
+            raise
+
+    async def _serve_in_turn(self, connections: trio.Nursery, held: Held) -> None:
+        """Serve a connection, and those that edits put in its place, until one is lost or taken down."""
         while held.connection is not None:
             if self._adopted is None:
                 await self._serve(held, held.connection)

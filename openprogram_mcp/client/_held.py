@@ -40,6 +40,9 @@ class Owner(Protocol):
     async def resource_updated(self, uri: str) -> None:
         """A resource has changed."""
 
+    async def unheard(self) -> None:
+        """What the server said by itself may not have been heard."""
+
 
 @define(eq=False)
 class Held:
@@ -110,3 +113,8 @@ class Held:
         """A resource has changed."""
         if self.in_force:
             await self.owner.resource_updated(uri)
+
+    async def unheard(self) -> None:
+        """What the server said by itself may not have been heard."""
+        if self.in_force:
+            await self.owner.unheard()

@@ -119,20 +119,16 @@ class EditQueue:
                 while not self._waiting:
                     await self._arrival.park()
                 edit = self._now = self._waiting.popleft()
+                made = False
                 try:
-                    made = False
                     with edit.scope:
                         made = await make(edit)
-                    if not made and edit.error is None:
-                        edit.error = RevisionConflict(
-                            f"server {self._server!r} was told something else while it was being edited",
-                            remedy="Nothing was changed. Look at its status and edit it again.",
-                            server=self._server,
-                        )
                 except OpenProgramMCPError as error:
                     edit.error = error
                 finally:
                     self._now = None
+                    if not made and edit.error is None:
+                        edit.error = self._overtaken()
                     edit.done.set()
         finally:
             self.close()
@@ -143,6 +139,15 @@ class EditQueue:
         while self._waiting:
             edit = self._waiting.popleft()
             self._fail(edit, NotConnected(f"server {self._server!r} was stopped", server=self._server))
+
+    def _overtaken(self) -> OpenProgramMCPError:
+        if self._closed:
+            return NotConnected(f"server {self._server!r} was stopped", server=self._server)
+        return RevisionConflict(
+            f"server {self._server!r} was told something else while it was being edited",
+            remedy="Nothing was changed. Look at its status and edit it again.",
+            server=self._server,
+        )
 
     @staticmethod
     def _fail(edit: Edit, error: OpenProgramMCPError) -> None:

@@ -27,9 +27,11 @@ from ..adapter import (
 from ..client import Call, MCPClient, OnProgress
 from ..config import ConfigDocument, MCPServerConfig
 from ..errors import (
+    ConfigError,
     InvalidArguments,
     OpenProgramMCPError,
     ReadOnly,
+    StorageError,
     TimedOut,
 )
 from ..events import EventBus, ServerLog, StartupComplete
@@ -82,13 +84,16 @@ class MCPManager:
             document=lambda: self.document,
             permissions=lambda: self._edits.permissions,
             prepare=lambda client: self._edits.prepare(client),
+            left=lambda name: self._edits.left(name),
             owner=owner,
             environ=environ,
             start_limit=document.start_limit,
             raise_internal=raise_internal,
         )
         self.registry.when_used(self._roster.used)
-        self._edits = Edits(document, self._roster, self.events, environ, saved=saved)
+        self._edits = Edits(
+            document, self._roster, self.events, environ, saved=saved, wants=lambda name: only is None or name in only
+        )
         self._lookup = Lookup(self._offer, self._roster, lambda: self.document)
         living = [config for config in document.servers.values() if only is None or config.name in only]
         self._at_first = [config.name for config in living if config.enabled]
@@ -101,6 +106,11 @@ class MCPManager:
     def document(self) -> ConfigDocument:
         """The configuration in force."""
         return self._edits.document
+
+    @property
+    def config_problem(self) -> ConfigError | StorageError | None:
+        """Why what the configuration file says now is not in force; ``None`` where it is."""
+        return self._edits.problem
 
     @property
     def status_version(self) -> int:
@@ -344,7 +354,9 @@ class MCPManager:
             UnknownServer: None can be used by this name.
             NotConnected: It is disabled.
         """
-        self._editable_client(name).connect()
+        client = self._editable_client(name)
+        self._edits.catch_up(client)
+        client.connect()
         return await self.wait_settled(name)
 
     async def disconnect(self, name: str) -> ServerStatus:
@@ -359,7 +371,9 @@ class MCPManager:
             UnknownServer: None can be used by this name.
             NotConnected: It is disabled.
         """
-        self._editable_client(name).restart()
+        client = self._editable_client(name)
+        self._edits.catch_up(client)
+        client.restart()
         return await self.wait_settled(name)
 
     async def enable(self, name: str) -> ServerStatus:
@@ -386,14 +400,73 @@ class MCPManager:
         await self._edits.add(config, force=force)
         return self.server(config.name)
 
-    async def remove(self, name: str) -> None:
-        """Remove a server: from the file, then its process.
+    async def update(
+        self,
+        name: str,
+        config: MCPServerConfig | Mapping[str, Any],
+        *,
+        force: bool = False,
+        revision: str | None = None,
+    ) -> ServerStatus:
+        """Change a server's configuration, make before break.
+
+        The new connection is started beside the old one. Once it is up, the configuration is saved and calls move over;
+        those that run come to their end on the old one. What does not come up changes neither the file nor the server.
+        A change that needs no new connection makes none. One that needs a sign-in counts as up, and
+        ``enabled: false`` is saved unstarted.
+
+        Args:
+            name: The server.
+            config: Its new configuration; or only what changes, as PATCH has it: what is left out is kept, ``null``
+                puts the default back.
+            force: Save and follow it though it does not come up.
+            revision: Only if the configuration is at this revision (``document.revision``).
 
         Raises:
             UnknownServer: None is configured by this name.
+            ConfigError: It does not fit, or a variable it refers to is not set.
+            ServerFailed: It did not come up.
+            RevisionConflict: Somebody else has changed it, or told it something else, meanwhile.
+            StorageError: It could not be saved.
+            ReadOnly: This manager refuses every change.
         """
         self._refuse_if_read_only()
-        await self._edits.remove(name)
+
+        def change(before: MCPServerConfig | None) -> MCPServerConfig:
+            if isinstance(config, MCPServerConfig):
+                if config.name != name:
+                    raise ConfigError(
+                        f"servers.{name}.name: a server cannot be renamed by an edit",
+                        path=f"servers.{name}.name",
+                        server=name,
+                    )
+                return config
+            return MCPServerConfig.from_dict(name, dict(config)) if before is None else before.merge_patch(config)
+
+        await self._edits.update(name, change, force=force, revision=revision)
+        return self.server(name)
+
+    async def test(self, config: MCPServerConfig) -> ServerStatus:
+        """Try a configuration: start it, see how it does, and stop it. Nothing is saved, no tool is offered.
+
+        Raises:
+            ConfigError: A variable it refers to is not set.
+        """
+        return await self._roster.try_out(config, self._edits.expanded(config))
+
+    async def remove(self, name: str, *, revision: str | None = None) -> None:
+        """Remove a server: from the file, then its process.
+
+        Args:
+            name: The server.
+            revision: Only if the configuration is at this revision.
+
+        Raises:
+            UnknownServer: None is configured by this name.
+            RevisionConflict: The configuration was changed since.
+        """
+        self._refuse_if_read_only()
+        await self._edits.remove(name, revision=revision)
 
     async def _switch(self, name: str, *, enabled: bool) -> ServerStatus:
         await self._edits.switch(self._editable_client(name), enabled=enabled)
@@ -419,7 +492,10 @@ class MCPManager:
         """The lives of the servers, until :meth:`close`."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._tell_when_started)
-            await self._roster.run()
+            async with trio.open_nursery() as watching:
+                watching.start_soon(self._edits.watch)
+                await self._roster.run()
+                watching.cancel_scope.cancel()
 
     def close(self) -> None:
         """Let every server end, side by side. :meth:`run` returns when they have."""

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 from attrs import evolve
 
+from ..adapter import assign_names
 from ..client import MCPClient, StartGate
 from ..config import ConfigDocument, MCPServerConfig
 from ..errors import NotConnected, UnknownServer
@@ -39,6 +40,7 @@ class Roster:
         document: Gives the configuration in force.
         permissions: Gives the permissions in force.
         prepare: See :class:`~openprogram_mcp.client.MCPClient`.
+        left: Told, by its name, that a server has left while the others go on.
         owner: Whose their processes are.
         environ: Our environment, for their processes.
         start_limit: How many may be busy starting at once.
@@ -53,6 +55,7 @@ class Roster:
         document: Callable[[], ConfigDocument],
         permissions: Callable[[], Permissions],
         prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
+        left: Callable[[str], None],
         owner: Instance,
         environ: Mapping[str, str],
         start_limit: int,
@@ -64,6 +67,7 @@ class Roster:
         self._document = document
         self._permissions = permissions
         self._prepare = prepare
+        self._left = left
         self._owner = owner
         self._environ = environ
         self._gate = StartGate(start_limit)
@@ -142,19 +146,47 @@ class Roster:
         """
         if self._closed:
             raise NotConnected("all servers are being stopped", server=config.name)
-        client = self._clients[config.name] = MCPClient(
+        client = self._clients[config.name] = self._client(config, self._bus, self._prepare, self._changed)
+        self._newcomers.send_nowait(client)
+        return client
+
+    def _client(
+        self,
+        config: MCPServerConfig,
+        bus: EventBus,
+        prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
+        on_change: Callable[[MCPClient], None],
+    ) -> MCPClient:
+        return MCPClient(
             config,
-            bus=self._bus,
+            bus=bus,
             gate=self._gate,
             owner=self._owner,
             environ=self._environ,
-            prepare=self._prepare,
+            prepare=prepare,
             permit=lambda tool: self._permissions().check(tool, config.name),
-            on_change=self._changed,
+            on_change=on_change,
             raise_internal=self._raise_internal,
         )
-        self._newcomers.send_nowait(client)
-        return client
+
+    async def try_out(self, config: MCPServerConfig, expanded: MCPServerConfig) -> ServerStatus:
+        """Let a server live until its verdict, beside all others and unheard by them.
+
+        Args:
+            config: Its configuration; it is started though it is switched off there.
+            expanded: The same with the values of variables.
+        """
+
+        async def prepare(_client: MCPClient) -> MCPServerConfig:
+            return expanded
+
+        client = self._client(evolve(config, enabled=True), EventBus(), prepare, lambda _client: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            status = await client.settled()
+            names = assign_names(((client.name, tool) for tool in client.tools), style=self._offer.style)
+            client.leave()
+        return evolve(status, tools=tuple(sorted(names.values())))
 
     def close(self) -> None:
         """Let all servers end, side by side, and nobody else begin."""
@@ -169,6 +201,7 @@ class Roster:
         if not self._closed:
             del self._clients[client.name]
             self._changed(client)
+            self._left(client.name)
 
     def _changed(self, client: MCPClient) -> None:
         """A server has changed: tell the registry, where its tools have, and everybody else."""
