@@ -9,18 +9,25 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Final, Protocol
 
 import trio
 from attrs import define, field
 
 from ..config import MCPServerConfig
-from ..errors import NotConnected, OpenProgramMCPError, RevisionConflict
+from ..errors import AuthRequired, NotConnected, OpenProgramMCPError, RevisionConflict, ServerFailed
+from ..status import ServerState
+from ._held import Held
 
-__all__ = ["Edit", "EditQueue"]
+__all__ = ["Edit", "EditQueue", "make_edit"]
 
 # Putting away what was tried bounds itself; this bounds the wait for it.
 _TAKEN_BACK_SECONDS: Final = 60.0
+
+# Whatever was changed, it may be what was wrong.
+_WAITS_FOR_A_CHANGE: Final = frozenset(
+    {ServerState.FAILED, ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION}
+)
 
 
 async def _nothing_to_save() -> None:
@@ -153,3 +160,80 @@ class EditQueue:
     def _fail(edit: Edit, error: OpenProgramMCPError) -> None:
         edit.error = error
         edit.done.set()
+
+
+class Edited(Protocol):
+    """The server that an edit is made of, as far as an edit needs to know it."""
+
+    config: MCPServerConfig
+
+    @property
+    def state(self) -> ServerState: ...
+
+    def take(self, config: MCPServerConfig) -> None: ...
+
+    def refuse_edit(self, why: str) -> None: ...
+
+    def want_now(self, state: ServerState) -> None: ...
+
+    def told(self) -> None: ...
+
+    async def try_beside(self, connections: trio.Nursery, expanded: MCPServerConfig) -> Held: ...
+
+    async def stop_for_edit(self) -> Callable[[], None]: ...
+
+    def adopt(self, held: Held) -> None: ...
+
+
+async def make_edit(server: Edited, connections: trio.Nursery, edit: Edit) -> bool:
+    """Make an edit. Whatever it raises, nothing has changed.
+
+    Args:
+        server: The server.
+        connections: Where its connections live.
+        edit: The edit.
+
+    Returns:
+        True: it was made, though it may have been cancelled at its last moment.
+    """
+    config, before = edit.config, server.config
+    changed = config.fingerprint() != before.fingerprint()
+    if not (config.enabled and (changed or not before.enabled)):
+        # No connection of its own is needed to tell that it is good.
+        await edit.save()
+        server.take(config)
+        if config.enabled != before.enabled or server.state in _WAITS_FOR_A_CHANGE:
+            server.want_now(ServerState.PENDING)
+        else:
+            server.told()
+        return True
+    try:
+        await _replace(server, connections, edit)
+    except ServerFailed as failure:
+        signs_in = isinstance(failure, AuthRequired) and not failure.rejected
+        if edit.by_hand and not signs_in:
+            server.refuse_edit(f"{failure.phase}: {failure.message}")
+            raise
+        if not (edit.force or signs_in):
+            raise
+        await edit.save()
+        server.take(config)
+        server.want_now(ServerState.PENDING)
+    return True
+
+
+async def _replace(server: Edited, connections: trio.Nursery, edit: Edit) -> None:
+    held: Held | None = None
+    again = await server.stop_for_edit() if edit.config.stop_first else None
+    try:
+        held = await server.try_beside(connections, edit.expanded)
+        await edit.save()
+        # No checkpoint since the configuration was saved.
+        server.take(edit.config)
+        server.adopt(held)
+        held = None
+    finally:
+        if held is not None:
+            held.retire()
+        if again is not None:
+            again()
