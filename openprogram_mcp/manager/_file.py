@@ -6,24 +6,21 @@ saved is in force before the next one begins.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 import trio
 from attrs import define, field
 
 from ..config import ConfigDocument, load_document, save_document
-from ..errors import ConfigError, OpenProgramMCPError, StorageError
+from ..errors import StorageError
 from ..storage import PrivateFile
 
 __all__ = ["ConfigFile"]
 
-logger = logging.getLogger(__name__)
-
 
 @define(eq=False)
 class ConfigFile:
-    """The configuration of one manager. ``problem`` says why what the file says now is not in force, where it is not.
+    """The configuration of one manager.
 
     Args:
         document: What is in force.
@@ -33,7 +30,6 @@ class ConfigFile:
 
     document: ConfigDocument
     saved: bool
-    problem: ConfigError | StorageError | None = field(default=None, init=False)
     _follow: Callable[[ConfigDocument], None]
     _lock: trio.Lock = field(factory=trio.Lock, init=False)
 
@@ -66,20 +62,17 @@ class ConfigFile:
 
     async def _reread(self) -> None:
         found = await trio.to_thread.run_sync(_newer, self.document)
-        before, self.problem = self.problem, found if isinstance(found, OpenProgramMCPError) else None
-        if self.problem is not None and str(self.problem) != str(before):
-            logger.error("the configuration file cannot be read, the last good one stays in force: %s", self.problem)
-        if isinstance(found, ConfigDocument):
+        if found is not None:
             self.document = found
             self._follow(found)
 
 
-def _newer(document: ConfigDocument) -> ConfigDocument | ConfigError | StorageError | None:
+def _newer(document: ConfigDocument) -> ConfigDocument | None:
     """What the file says now, if it says something else. Reading it is much cheaper than understanding it."""
     try:
         if PrivateFile(document.path).read().revision == document.revision:
             return None
-    except StorageError as error:
-        return error
+    except StorageError:
+        return None
     found = load_document(document.path)
-    return found if found.error is None else found.error
+    return None if found.error is not None else found

@@ -34,12 +34,11 @@ class _Taker:
     installed: list[int] = field(factory=list)
     taken: int | None = None
     token: trio.lowlevel.TrioToken | None = None
-    process: int | None = None
 
     def install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        self.token, self.process = trio.lowlevel.current_trio_token(), os.getpid()
+        self.token = trio.lowlevel.current_trio_token()
         for name in _NAMES:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -54,8 +53,7 @@ class _Taker:
         self.installed.clear()
 
     def take(self, number: int, _frame: FrameType | None) -> None:
-        # What the host has forked meanwhile has our handler too, and no servers.
-        if self.taken is not None or self.token is None or os.getpid() != self.process:
+        if self.taken is not None or self.token is None:
             self.obey(number)
             return
         self.taken = number
