@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from openprogram_mcp.adapter import limit_texts
-from openprogram_mcp.client import _client
+from openprogram_mcp.client import _supervisor
 from openprogram_mcp.client._subscriptions import Updates
 from openprogram_mcp.errors import NotConnected, ServerFailed, ServerGone, TimedOut, UnknownServer
 from openprogram_mcp.events import Event, EventBus, PromptsChanged, ResourcesChanged, ResourceUpdated
@@ -247,7 +247,7 @@ async def test_a_short_outage_changes_nothing_and_a_long_one_withdraws_what_was_
         await until(manager, "f", ServerState.CONNECTED, where=lambda row: row.generation == 2)
         assert len(await manager.resources("f")) == 2
         assert len(events_of(manager.events, ResourcesChanged)) == 1
-        monkeypatch.setattr(_client, "_KEEP_SECONDS", 0.05)
+        monkeypatch.setattr(_supervisor, "_KEEP_SECONDS", 0.05)
         fake.on_start(do.exit(1))
         assert fake.command
         fake.send_signal("SIGKILL")

@@ -148,6 +148,32 @@ def test_a_host_that_handles_the_signal_itself_is_left_alone() -> None:
         assert fake.alive() == []
 
 
+def test_a_child_that_the_host_forks_ends_by_the_signal_as_ever() -> None:
+    body = """
+    import os, time
+    async def main():
+        async with open_manager(servers(1)) as manager:
+            await manager.started.wait()
+            say("up")
+            up, tell = os.pipe()
+            child = os.fork()
+            if child == 0:
+                os.write(tell, b"!")  # Python forgets what comes in the middle of a fork
+                time.sleep(15)
+                os._exit(1)
+            os.read(up, 1)
+            os.kill(child, signal.SIGTERM)
+            say(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+            say(manager.server("f").status)
+    trio.run(main)
+    """
+    fake = FakeServer(era="legacy")
+    with _host(body, fake) as process:
+        said = process.communicate(timeout=20)[0]
+        assert (process.returncode, said) == (0, f"{-signal.SIGTERM}\nconnected\n")
+        assert fake.alive() == []
+
+
 def test_a_signal_in_the_middle_of_the_start_is_obeyed_when_all_is_put_away() -> None:
     body = """
     async def main():

@@ -664,7 +664,7 @@ async def test_what_was_read_before_an_edit_does_not_undo_it(file: Path, monkeyp
     reading, go_on = trio.Event(), trio.Event()
     real = _file._newer
 
-    def slow(document: ConfigDocument) -> ConfigDocument | None:
+    def slow(document: ConfigDocument) -> Any:
         found = real(document)
         trio.from_thread.run_sync(reading.set)
         trio.from_thread.run(go_on.wait)

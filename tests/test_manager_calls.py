@@ -350,7 +350,7 @@ async def test_a_call_is_told_from_its_beginning_to_its_end_and_shows_no_secret(
     async with managed({"a": fake.config(env={"TOKEN": "sesame-1234"})}) as manager:
         await started(manager)
         result = await manager.call_tool("a__t", {"key": "sesame-1234"}, call_id="mine")
-        assert result.text == "it was sesame-1234", "the caller gets what the server said"
+        assert result.text == "it was ********", "a token is kept from models too"
         begun, progress, ended = (
             record.to_dict()
             for record in manager.events.since(0)[0]

@@ -209,13 +209,13 @@ async def test_a_turn_that_was_kept_does_not_outlive_its_connection(alone: bool,
 
     def give_up() -> Fate:
         assert turns.acquire_nowait(alone=alone) == "connection"
-        lingering.keep(fate := Fate(), 9, 9, alone=alone)
+        lingering.keep("connection", fate := Fate(), 9, 9, alone=alone)
         return fate
 
     def is_free() -> bool:
         if turns.acquire_nowait(alone=True) is None:
             return False
-        turns.release()
+        turns.release("connection")
         return True
 
     give_up()
@@ -248,12 +248,12 @@ async def test_a_late_answer_gives_a_kept_turn_back_at_once_and_only_once(
         nursery.start_soon(lingering.run)
         await trio.testing.wait_all_tasks_blocked()
         turns.acquire_nowait(alone=alone)
-        lingering.keep(fate := Fate(), 9, 9, alone=alone)
+        lingering.keep("connection", fate := Fate(), 9, 9, alone=alone)
         assert turns.acquire_nowait(alone=True) is None
         assert fate.on_late_answer is not None
         fate.on_late_answer()
         assert turns.acquire_nowait(alone=True) == "connection"
-        turns.release()
+        turns.release("connection")
         fate.on_late_answer()
         await trio.sleep(1)
         assert turns.running == 0

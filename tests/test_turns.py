@@ -53,8 +53,8 @@ class Caller:
                     try:
                         await self._end.wait()
                     finally:
-                        self.where = None
-                        self.turns.release()
+                        where, self.where = self.where, None
+                        self.turns.release(where)
                     if not self._again:
                         return
                     self._again, self._end = False, trio.Event()
@@ -98,12 +98,12 @@ async def test_an_idle_server_grants_at_once_and_without_a_checkpoint(nursery: t
     turns.offer("here")
     assert turns.acquire_nowait(alone=False) == "here"
     assert turns.running == 1
-    turns.release()
+    turns.release("here")
     with trio.CancelScope() as scope:
         scope.cancel()
         # A cancelled scope would strike at the first checkpoint.
         assert await turns.acquire(alone=True, ticket=0) == "here"
-        turns.release()
+        turns.release("here")
     assert turns.running == 0
 
 
@@ -265,7 +265,7 @@ async def test_idle_waits_for_the_last_turn_to_be_given_back() -> None:
         idle = trio.Event()
 
         async def wait() -> None:
-            await queue.turns.idle()
+            await queue.turns.idle("here")
             idle.set()
 
         queue.nursery.start_soon(wait)
@@ -291,7 +291,7 @@ async def test_a_turn_that_was_granted_and_cancelled_in_one_step_is_given_back()
                 reached.set()
                 await trio.sleep_forever()
             finally:
-                turns.release()
+                turns.release("here")
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(caller)

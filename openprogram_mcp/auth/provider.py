@@ -27,14 +27,13 @@ from attrs import define, evolve, field, frozen
 from mcp.client.auth.utils import extract_field_from_www_auth
 
 from ..errors import OpenProgramMCPError, ServerFailed, StorageError
-from ..transports._http_client import NotSigned
 from ._asking import Asker, SignInFailed, asking
 from ._clients import Client
 from ._discovery import Authority, discover, remembered
 from ._grants import Assertion, ask_without_human, renew, scope_to_ask, united
 from .tokens import Binding, Credentials, Tokens, TokenStore, same_issuer
 
-__all__ = ["Challenge", "ServerAuth", "challenge_in"]
+__all__ = ["CannotRenew", "Challenge", "ServerAuth", "challenge_in"]
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +44,14 @@ _LAST_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 10.0
 # How often more is asked for because a server says that a token does not reach far enough.
 _STEPS: Final = 3
+
+
+class CannotRenew(httpx2.ConnectError):
+    """A request was not sent, because its token has expired and could not be renewed now."""
+
+    def __init__(self, failure: OpenProgramMCPError) -> None:
+        super().__init__(f"its sign-in cannot be renewed now: {failure.message}")
+        self.failure = failure
 
 
 @frozen
@@ -217,7 +224,7 @@ class ServerAuth(httpx2.Auth):
             try:
                 await self.load()
             except StorageError as error:
-                raise NotSigned(error) from error
+                raise CannotRenew(error) from error
             at_hand = self._at_hand()
             if at_hand is not None:
                 return at_hand
@@ -232,12 +239,12 @@ class ServerAuth(httpx2.Auth):
         """A token other than ``stale``; ``None`` when there is none to be had without a human.
 
         Raises:
-            NotSigned: Nobody can tell now.
+            CannotRenew: Nobody can tell now.
         """
         renewal = self._renewal or self._begin(stale)
         await renewal.done.wait()
         if renewal.failure is not None:
-            raise NotSigned(renewal.failure) from renewal.failure
+            raise CannotRenew(renewal.failure) from renewal.failure
         return renewal.tokens
 
     def _begin(self, stale: str | None, challenge: Challenge | None = None) -> _Renewal:

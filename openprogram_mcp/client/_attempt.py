@@ -167,6 +167,7 @@ class Attempt:
                 # Where the limit has struck already, at this very moment, it did not come up.
                 await trio.lowlevel.checkpoint_if_cancelled()
                 self.enter("running")
+                self.watcher.up(connection)
                 self.task_status.started(connection)
                 was_lost = await connection.until_lost(closed)
                 if was_lost and lost is not None:

@@ -220,9 +220,9 @@ class CallDesk:
             finally:
                 if request.unanswered and not lost:
                     call.may_still_run = True
-                    self.lingering.keep(request.fate, limits.idle / 2, limits.hard, alone=alone)
+                    self.lingering.keep(connection, request.fate, limits.idle / 2, limits.hard, alone=alone)
                 else:
-                    self.turns.release()
+                    self.turns.release(connection)
             config = self.config
 
     def _check_once_more(self, call: Call, connection: Connection) -> None:

@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 
 from ..adapter import RemoteTool, parse_tools
 from ..config import MCPServerConfig
-from ..errors import AuthRequired, ServerFailed
+from ..errors import ServerFailed
 from ..status import ExitWay, Phase
 from ..transports._process import ServerProcess
 
@@ -50,6 +50,9 @@ class Watcher(Protocol):
     def process(self, process: ServerProcess) -> None:
         """A process was started."""
 
+    def up(self, connection: Connection) -> None:
+        """The connection is up."""
+
     def lost(self, ending: Ending) -> None:
         """The connection, which was up, is lost. Its process is ended next."""
 
@@ -68,14 +71,6 @@ class Watcher(Protocol):
 
     async def unheard(self) -> None:
         """Something may have changed that was not heard."""
-
-    async def signer(self, config: MCPServerConfig) -> Any:
-        """What signs the requests to the server; ``None`` where the configuration says it all."""
-        ...
-
-    async def locked_out(self, config: MCPServerConfig, failure: AuthRequired, *, look: bool) -> AuthRequired:
-        """The server does not let us in: what is known of signing in to it."""
-        ...
 
 
 class Withdrawn(Exception):
@@ -99,20 +94,6 @@ class Ending:
     exit_way: ExitWay | None = None
     failure: ServerFailed | None = None
     at_once: bool = False
-
-    def loss(self, server: str) -> ServerFailed:
-        """The loss as a failure of the server's."""
-        if isinstance(self.failure, AuthRequired):
-            return self.failure
-        known = self.failure
-        return ServerFailed(
-            f"the connection was lost: {self.error}",
-            phase="running" if known is None else known.phase,
-            exit_code=self.exit_code if known is None else None,
-            transient=known is None or known.transient,
-            remedy="Read its standard error; restart it when the reason is gone." if known is None else known.remedy,
-            server=server,
-        )
 
 
 @define(eq=False)

@@ -12,12 +12,14 @@ from collections.abc import Callable
 
 import trio
 
-from ._connection import Connection, is_closed, is_refusal
+from ..config import MCPServerConfig
+from ._connection import Connection, Ending, is_closed, is_refusal
+from ._held import Held
 
-__all__ = ["until_silent"]
+__all__ = ["watch_health"]
 
 
-async def until_silent(connection: Connection, interval: float, patience: float, busy: Callable[[], bool]) -> None:
+async def _until_silent(connection: Connection, interval: float, patience: float, busy: Callable[[], bool]) -> None:
     """Wait until a server that has nothing to do does not answer a question.
 
     Args:
@@ -45,3 +47,19 @@ async def until_silent(connection: Connection, interval: float, patience: float,
                     await trio.sleep_forever()
         if limit.cancelled_caught and connection.heard_at < asked_at and not busy():
             return
+
+
+async def watch_health(held: Held, connection: Connection, config: MCPServerConfig, busy: Callable[[], bool]) -> None:
+    """Take a connection for lost when its server is silent, where the configuration wants that to be seen.
+
+    Args:
+        held: What is told that it is lost.
+        connection: The connection.
+        config: The server's configuration.
+        busy: Whether it has, or may have, something to do.
+    """
+    if config.health is not None:
+        interval = config.health.interval_seconds
+        patience = min(interval, config.call_seconds)
+        await _until_silent(connection, interval, patience, busy)
+        held.lost(Ending(f"it did not answer a health check within {patience:g} s"))

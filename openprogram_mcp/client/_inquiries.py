@@ -78,7 +78,7 @@ class Inquiries:
         try:
             yield connection
         finally:
-            self._turns.release()
+            self._turns.release(connection)
 
     @trio.lowlevel.enable_ki_protection
     async def ask(

@@ -21,6 +21,7 @@ _GRACE_SECONDS: Final = 0.5
 
 @define(eq=False)
 class _Kept:
+    connection: Any
     alone: bool
     until: float
 
@@ -40,10 +41,11 @@ class Lingering:
     _kept: set[_Kept] = field(factory=set, init=False)
     _more: trio.Event | None = field(default=None, init=False)
 
-    def keep(self, fate: Any, seconds: float, longest: float, *, alone: bool) -> None:
+    def keep(self, connection: Any, fate: Any, seconds: float, longest: float, *, alone: bool) -> None:
         """Give a caller's turn back later: one that runs alone as a whole, any other only to those that run alone.
 
         Args:
+            connection: The connection that the turn is on.
             fate: Of the request that was given up; its late answer ends this early.
             seconds: How long at most: less than the next one is ready to wait.
             longest: For how many seconds the server may be at it.
@@ -53,11 +55,11 @@ class Lingering:
         self.busy_until = max(self.busy_until, now + longest)
         if self._more is None:
             # Nobody would give it back.
-            self._turns.release()
+            self._turns.release(connection)
             return
         if not alone:
-            self._turns.linger()
-        kept = _Kept(alone, now + min(seconds, _GRACE_SECONDS))
+            self._turns.linger(connection)
+        kept = _Kept(connection, alone, now + min(seconds, _GRACE_SECONDS))
         self._kept.add(kept)
         fate.on_late_answer = lambda: self._let_go(kept)
         self._more.set()
@@ -82,6 +84,6 @@ class Lingering:
         if kept in self._kept:
             self._kept.remove(kept)
             if kept.alone:
-                self._turns.release()
+                self._turns.release(kept.connection)
             else:
                 self._turns.unlinger()

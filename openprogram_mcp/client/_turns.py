@@ -27,7 +27,7 @@ class _Waiter:
 
 
 class Turns(Generic[ConnectionT]):
-    """Turns on the connections of one server, one connection at a time.
+    """Turns on the connections of one server: new ones on one connection, while those on an older one come to an end.
 
     ``on_connection`` is called, synchronously, when there is a connection again, and when there is none any more.
 
@@ -40,6 +40,7 @@ class Turns(Generic[ConnectionT]):
         self._limit = limit
         self._connection: ConnectionT | None = None
         self._running = 0
+        self._running_on: dict[ConnectionT, int] = {}
         self._lingering = 0
         self._alone = False
         self._waiting: dict[int, _Waiter] = {}
@@ -117,8 +118,7 @@ class Turns(Generic[ConnectionT]):
             raise self._refusal()
         if self._waiting or not self._may_run(alone):
             return None
-        self._running += 1
-        self._alone = alone
+        self._begin(self._connection, alone)
         return self._connection
 
     @trio.lowlevel.enable_ki_protection
@@ -150,19 +150,25 @@ class Turns(Generic[ConnectionT]):
         granted: ConnectionT = await trio.lowlevel.wait_task_rescheduled(abort)
         return granted
 
-    def release(self) -> None:
-        """Give a turn back."""
+    def release(self, connection: ConnectionT) -> None:
+        """Give a turn on this connection back."""
         self._running -= 1
+        left = self._running_on[connection] - 1
+        if left:
+            self._running_on[connection] = left
+        else:
+            del self._running_on[connection]
+            if self._idle:
+                self._idle.unpark_all()
         if not self._running:
             self._alone = False
-            self._idle.unpark_all()
         if self._waiting:
             self._grant()
 
-    def linger(self) -> None:
+    def linger(self, connection: ConnectionT) -> None:
         """Give a turn back, but let nobody run alone until :meth:`unlinger`: the server may still be at it."""
         self._lingering += 1
-        self.release()
+        self.release(connection)
 
     def unlinger(self) -> None:
         """What :meth:`linger` spoke of is over."""
@@ -170,10 +176,15 @@ class Turns(Generic[ConnectionT]):
         if self._waiting:
             self._grant()
 
-    async def idle(self) -> None:
-        """Wait until no call holds a turn."""
-        while self._running:
+    async def idle(self, connection: ConnectionT) -> None:
+        """Wait until no call holds a turn on this connection."""
+        while connection in self._running_on:
             await self._idle.park()
+
+    def _begin(self, connection: Any, alone: bool) -> None:
+        self._running += 1
+        self._running_on[connection] = self._running_on.get(connection, 0) + 1
+        self._alone = alone
 
     def _may_run(self, alone: bool) -> bool:
         if self._connection is None or self._alone or self._running >= self._limit:
@@ -193,6 +204,5 @@ class Turns(Generic[ConnectionT]):
             if not self._may_run(waiter.alone):
                 return
             del self._waiting[ticket]
-            self._running += 1
-            self._alone = waiter.alone
+            self._begin(self._connection, waiter.alone)
             trio.lowlevel.reschedule(waiter.task, outcome.Value(self._connection))

@@ -6,21 +6,24 @@ saved is in force before the next one begins.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 
 import trio
 from attrs import define, field
 
 from ..config import ConfigDocument, load_document, save_document
-from ..errors import StorageError
+from ..errors import ConfigError, OpenProgramMCPError, StorageError
 from ..storage import PrivateFile
 
 __all__ = ["ConfigFile"]
 
+logger = logging.getLogger(__name__)
+
 
 @define(eq=False)
 class ConfigFile:
-    """The configuration of one manager.
+    """The configuration of one manager. ``problem`` says why what the file says now is not in force, where it is not.
 
     Args:
         document: What is in force.
@@ -30,6 +33,7 @@ class ConfigFile:
 
     document: ConfigDocument
     saved: bool
+    problem: ConfigError | StorageError | None = field(default=None, init=False)
     _follow: Callable[[ConfigDocument], None]
     _lock: trio.Lock = field(factory=trio.Lock, init=False)
 
@@ -62,17 +66,20 @@ class ConfigFile:
 
     async def _reread(self) -> None:
         found = await trio.to_thread.run_sync(_newer, self.document)
-        if found is not None:
+        before, self.problem = self.problem, found if isinstance(found, OpenProgramMCPError) else None
+        if self.problem is not None and str(self.problem) != str(before):
+            logger.error("the configuration file cannot be read, the last good one stays in force: %s", self.problem)
+        if isinstance(found, ConfigDocument):
             self.document = found
             self._follow(found)
 
 
-def _newer(document: ConfigDocument) -> ConfigDocument | None:
+def _newer(document: ConfigDocument) -> ConfigDocument | ConfigError | StorageError | None:
     """What the file says now, if it says something else. Reading it is much cheaper than understanding it."""
     try:
         if PrivateFile(document.path).read().revision == document.revision:
             return None
-    except StorageError:
-        return None
+    except StorageError as error:
+        return error
     found = load_document(document.path)
-    return None if found.error is not None else found
+    return found if found.error is None else found.error

@@ -27,9 +27,11 @@ from ..adapter import (
 from ..client import Call, MCPClient, OnProgress
 from ..config import ConfigDocument, MCPServerConfig
 from ..errors import (
+    ConfigError,
     InvalidArguments,
     OpenProgramMCPError,
     ReadOnly,
+    StorageError,
     TimedOut,
 )
 from ..events import EventBus, ServerLog, StartupComplete
@@ -41,14 +43,12 @@ from ._edits import Edits
 from ._lookup import Lookup
 from ._offer import Offer
 from ._roster import Roster
-from ._sign_ins import PendingSignIn, SignIns
 
 __all__ = ["MCPManager"]
 
 logger = logging.getLogger(__name__)
 
 _NEEDS_SIGN_IN: Final = frozenset({ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION})
-_UP: Final = frozenset({ServerState.CONNECTED, ServerState.RECONNECTING, ServerState.STARTING})
 
 
 class MCPManager:
@@ -78,29 +78,22 @@ class MCPManager:
         self._owner = owner
         owner.on_leak = self._tell_leak
         self._offer = Offer(self.registry, self._run_for_model, document.tool_names)
-        self._sign_ins = SignIns(
-            document.path.with_name("mcp_tokens"),
-            instance=owner.id,
-            bus=self.events,
-            environ=environ,
-            base=document.path.parent,
-            saved=saved,
-            client=lambda name: self._roster.get(name),
-        )
         self._roster = Roster(
             self.events,
             self._offer,
             document=lambda: self.document,
             permissions=lambda: self._edits.permissions,
             prepare=lambda client: self._edits.prepare(client),
+            left=lambda name: self._edits.left(name),
             owner=owner,
-            sign_ins=self._sign_ins,
             environ=environ,
             start_limit=document.start_limit,
             raise_internal=raise_internal,
         )
         self.registry.when_used(self._roster.used)
-        self._edits = Edits(document, self._roster, self.events, environ, self._sign_ins, saved=saved)
+        self._edits = Edits(
+            document, self._roster, self.events, environ, saved=saved, wants=lambda name: only is None or name in only
+        )
         self._lookup = Lookup(self._offer, self._roster, lambda: self.document)
         living = [config for config in document.servers.values() if only is None or config.name in only]
         self._at_first = [config.name for config in living if config.enabled]
@@ -113,6 +106,11 @@ class MCPManager:
     def document(self) -> ConfigDocument:
         """The configuration in force."""
         return self._edits.document
+
+    @property
+    def config_problem(self) -> ConfigError | StorageError | None:
+        """Why what the configuration file says now is not in force; ``None`` where it is."""
+        return self._edits.problem
 
     @property
     def status_version(self) -> int:
@@ -356,7 +354,9 @@ class MCPManager:
             UnknownServer: None can be used by this name.
             NotConnected: It is disabled.
         """
-        self._editable_client(name).connect()
+        client = self._editable_client(name)
+        self._edits.catch_up(client)
+        client.connect()
         return await self.wait_settled(name)
 
     async def disconnect(self, name: str) -> ServerStatus:
@@ -371,7 +371,9 @@ class MCPManager:
             UnknownServer: None can be used by this name.
             NotConnected: It is disabled.
         """
-        self._editable_client(name).restart()
+        client = self._editable_client(name)
+        self._edits.catch_up(client)
+        client.restart()
         return await self.wait_settled(name)
 
     async def enable(self, name: str) -> ServerStatus:
@@ -398,14 +400,73 @@ class MCPManager:
         await self._edits.add(config, force=force)
         return self.server(config.name)
 
-    async def remove(self, name: str) -> None:
-        """Remove a server: from the file, then its process.
+    async def update(
+        self,
+        name: str,
+        config: MCPServerConfig | Mapping[str, Any],
+        *,
+        force: bool = False,
+        revision: str | None = None,
+    ) -> ServerStatus:
+        """Change a server's configuration, make before break.
+
+        The new connection is started beside the old one. Once it is up, the configuration is saved and calls move over;
+        those that run come to their end on the old one. What does not come up changes neither the file nor the server.
+        A change that needs no new connection makes none. One that needs a sign-in counts as up, and
+        ``enabled: false`` is saved unstarted.
+
+        Args:
+            name: The server.
+            config: Its new configuration; or only what changes, as PATCH has it: what is left out is kept, ``null``
+                puts the default back.
+            force: Save and follow it though it does not come up.
+            revision: Only if the configuration is at this revision (``document.revision``).
 
         Raises:
             UnknownServer: None is configured by this name.
+            ConfigError: It does not fit, or a variable it refers to is not set.
+            ServerFailed: It did not come up.
+            RevisionConflict: Somebody else has changed it, or told it something else, meanwhile.
+            StorageError: It could not be saved.
+            ReadOnly: This manager refuses every change.
         """
         self._refuse_if_read_only()
-        await self._edits.remove(name)
+
+        def change(before: MCPServerConfig | None) -> MCPServerConfig:
+            if isinstance(config, MCPServerConfig):
+                if config.name != name:
+                    raise ConfigError(
+                        f"servers.{name}.name: a server cannot be renamed by an edit",
+                        path=f"servers.{name}.name",
+                        server=name,
+                    )
+                return config
+            return MCPServerConfig.from_dict(name, dict(config)) if before is None else before.merge_patch(config)
+
+        await self._edits.update(name, change, force=force, revision=revision)
+        return self.server(name)
+
+    async def test(self, config: MCPServerConfig) -> ServerStatus:
+        """Try a configuration: start it, see how it does, and stop it. Nothing is saved, no tool is offered.
+
+        Raises:
+            ConfigError: A variable it refers to is not set.
+        """
+        return await self._roster.try_out(config, self._edits.expanded(config))
+
+    async def remove(self, name: str, *, revision: str | None = None) -> None:
+        """Remove a server: from the file, then its process.
+
+        Args:
+            name: The server.
+            revision: Only if the configuration is at this revision.
+
+        Raises:
+            UnknownServer: None is configured by this name.
+            RevisionConflict: The configuration was changed since.
+        """
+        self._refuse_if_read_only()
+        await self._edits.remove(name, revision=revision)
 
     async def _switch(self, name: str, *, enabled: bool) -> ServerStatus:
         await self._edits.switch(self._editable_client(name), enabled=enabled)
@@ -425,103 +486,16 @@ class MCPManager:
             raise self._roster.unknown(name)
         return client
 
-    # Signing in.
-
-    async def start_auth(self, name: str) -> PendingSignIn:
-        """Begin a sign-in to a server, or join the one that is under way; no browser is opened.
-
-        Returns:
-            Where to go. Once somebody has consented there, the server connects by itself.
-
-        Raises:
-            UnknownServer: None can be used by this name.
-            InvalidArguments: The server is not signed in to with a browser, or has not asked for it.
-            ServerFailed: No address came of it; where a client id is missing, the remedy says how to give one.
-        """
-        return self._sign_ins.shown(await self._sign_ins.start(self._editable_client(name)))
-
-    async def authenticate(self, name: str) -> ServerStatus:
-        """Begin a sign-in, open a browser for it, and wait until it has come to an end and the server to a verdict.
-
-        Where no browser can be opened, the event ``BrowserOpenFailed`` has the address.
-
-        Raises:
-            TimedOut: Nobody signed in within five minutes.
-            OpenProgramMCPError: As :meth:`start_auth`; or the sign-in came to nothing.
-        """
-        sign_in = await self._sign_ins.start(self._editable_client(name), browser=True)
-        await sign_in.result()
-        return await self.wait_settled(name)
-
-    async def wait_auth(self, name: str) -> ServerStatus:
-        """Wait for the end of the sign-ins to a server that are under way, and for the server's verdict.
-
-        Raises:
-            OpenProgramMCPError: One came to nothing.
-        """
-        for sign_in in self._sign_ins.under_way(name):
-            await sign_in.result()
-        return await self.wait_settled(name)
-
-    async def finish_auth(
-        self, name: str, code: str | None = None, state: str | None = None, *, redirect_url: str | None = None
-    ) -> ServerStatus:
-        """Give a sign-in its answer by hand, and wait for the server's verdict.
-
-        Args:
-            name: The server.
-            code: The code of the answer.
-            state: Its state; without it, the code is for the one sign-in to the server that waits.
-            redirect_url: The whole address to which the browser was sent back, instead of both.
-
-        Raises:
-            InvalidArguments: No sign-in waits for this; it may have been answered before.
-            ServerFailed: The sign-in came to nothing.
-        """
-        self._editable_client(name)
-        await self._sign_ins.finish(name, code=code, state=state, address=redirect_url)
-        return await self.wait_settled(name)
-
-    async def clear_auth(self, name: str) -> ServerStatus:
-        """Forget the tokens and the registration of a server, and let it do without them.
-
-        Raises:
-            UnknownServer: None can be used by this name.
-            StorageError: They cannot be deleted.
-        """
-        client = self._editable_client(name)
-        if await self._sign_ins.forget(client.config) and client.state in _UP:
-            client.restart()
-        return await self.wait_settled(name)
-
-    def pending_auth(self) -> list[PendingSignIn]:
-        """The sign-ins that wait for a human."""
-        return self._sign_ins.pending()
-
-    def cancel_auth(self, state: str) -> None:
-        """Give up a sign-in that waits for a human.
-
-        Raises:
-            InvalidArguments: None has this state.
-        """
-        self._refuse_if_read_only()
-        if not self._sign_ins.cancel(state):
-            raise InvalidArguments("no sign-in with this state waits", remedy="List the pending ones.", path="state")
-
-    async def look_at_sign_ins(self) -> None:
-        """Read what is kept of sign-ins, so that the first status tells of it. For open_manager."""
-        await self._sign_ins.look(client.config for client in self._roster)
-
     # Its life, for open_manager alone.
 
     async def run(self) -> None:
         """The lives of the servers, until :meth:`close`."""
-        async with trio.open_nursery() as beside:
-            beside.start_soon(self._sign_ins.run)
-            async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._tell_when_started)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._tell_when_started)
+            async with trio.open_nursery() as watching:
+                watching.start_soon(self._edits.watch)
                 await self._roster.run()
-            beside.cancel_scope.cancel()
+                watching.cancel_scope.cancel()
 
     def close(self) -> None:
         """Let every server end, side by side. :meth:`run` returns when they have."""

@@ -14,6 +14,7 @@ from typing import Final
 import trio
 from attrs import evolve
 
+from ..adapter import assign_names
 from ..client import MCPClient, StartGate
 from ..config import ConfigDocument, MCPServerConfig
 from ..errors import NotConnected, UnknownServer
@@ -22,7 +23,6 @@ from ..permissions import Permissions
 from ..status import ServerState, ServerStatus
 from ..transports._ownership import Instance
 from ._offer import Offer
-from ._sign_ins import SignIns
 
 __all__ = ["Roster"]
 
@@ -40,8 +40,8 @@ class Roster:
         document: Gives the configuration in force.
         permissions: Gives the permissions in force.
         prepare: See :class:`~openprogram_mcp.client.MCPClient`.
+        left: Told, by its name, that a server has left while the others go on.
         owner: Whose their processes are.
-        sign_ins: Signs in to them.
         environ: Our environment, for their processes.
         start_limit: How many may be busy starting at once.
         raise_internal: Let a fault of ours out; for tests.
@@ -55,8 +55,8 @@ class Roster:
         document: Callable[[], ConfigDocument],
         permissions: Callable[[], Permissions],
         prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
+        left: Callable[[str], None],
         owner: Instance,
-        sign_ins: SignIns,
         environ: Mapping[str, str],
         start_limit: int,
         raise_internal: bool = False,
@@ -67,8 +67,8 @@ class Roster:
         self._document = document
         self._permissions = permissions
         self._prepare = prepare
+        self._left = left
         self._owner = owner
-        self._sign_ins = sign_ins
         self._environ = environ
         self._gate = StartGate(start_limit)
         self._raise_internal = raise_internal
@@ -102,8 +102,6 @@ class Roster:
             return evolve(
                 status,
                 tools=names,
-                auth=self._sign_ins.status(client.config),
-                authorization_url=self._sign_ins.authorization_url(name),
                 config_error=None if error is None else error.message,
                 warnings=(*self._offer.clashes_of(name), *status.warnings)[:_MAX_WARNINGS],
             )
@@ -148,20 +146,47 @@ class Roster:
         """
         if self._closed:
             raise NotConnected("all servers are being stopped", server=config.name)
-        client = self._clients[config.name] = MCPClient(
-            config,
-            bus=self._bus,
-            gate=self._gate,
-            owner=self._owner,
-            signing=self._sign_ins,
-            environ=self._environ,
-            prepare=self._prepare,
-            permit=lambda tool: self._permissions().check(tool, config.name),
-            on_change=self._changed,
-            raise_internal=self._raise_internal,
-        )
+        client = self._clients[config.name] = self._client(config, self._bus, self._prepare, self._changed)
         self._newcomers.send_nowait(client)
         return client
+
+    def _client(
+        self,
+        config: MCPServerConfig,
+        bus: EventBus,
+        prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
+        on_change: Callable[[MCPClient], None],
+    ) -> MCPClient:
+        return MCPClient(
+            config,
+            bus=bus,
+            gate=self._gate,
+            owner=self._owner,
+            environ=self._environ,
+            prepare=prepare,
+            permit=lambda tool: self._permissions().check(tool, config.name),
+            on_change=on_change,
+            raise_internal=self._raise_internal,
+        )
+
+    async def try_out(self, config: MCPServerConfig, expanded: MCPServerConfig) -> ServerStatus:
+        """Let a server live until its verdict, beside all others and unheard by them.
+
+        Args:
+            config: Its configuration; it is started though it is switched off there.
+            expanded: The same with the values of variables.
+        """
+
+        async def prepare(_client: MCPClient) -> MCPServerConfig:
+            return expanded
+
+        client = self._client(evolve(config, enabled=True), EventBus(), prepare, lambda _client: None)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(client.run)
+            status = await client.settled()
+            names = assign_names(((client.name, tool) for tool in client.tools), style=self._offer.style)
+            client.leave()
+        return evolve(status, tools=tuple(sorted(names.values())))
 
     def close(self) -> None:
         """Let all servers end, side by side, and nobody else begin."""
@@ -176,6 +201,7 @@ class Roster:
         if not self._closed:
             del self._clients[client.name]
             self._changed(client)
+            self._left(client.name)
 
     def _changed(self, client: MCPClient) -> None:
         """A server has changed: tell the registry, where its tools have, and everybody else."""

@@ -34,11 +34,12 @@ class _Taker:
     installed: list[int] = field(factory=list)
     taken: int | None = None
     token: trio.lowlevel.TrioToken | None = None
+    process: int | None = None
 
     def install(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             return
-        self.token = trio.lowlevel.current_trio_token()
+        self.token, self.process = trio.lowlevel.current_trio_token(), os.getpid()
         for name in _NAMES:
             number = getattr(signal, name, None)
             if number is not None and signal.getsignal(number) is signal.SIG_DFL:
@@ -53,7 +54,8 @@ class _Taker:
         self.installed.clear()
 
     def take(self, number: int, _frame: FrameType | None) -> None:
-        if self.taken is not None or self.token is None:
+        # What the host has forked meanwhile has our handler too, and no servers.
+        if self.taken is not None or self.token is None or os.getpid() != self.process:
             self.obey(number)
             return
         self.taken = number

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final
@@ -315,13 +315,20 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             self._post(wire.encode_notification(method, params))
 
     def _post(self, line: bytes) -> None:
-        if self._state != "running" or self._nursery is None:
+        if self._state != "running":
             return
         if self._words >= _WORDS_AT_ONCE:
             self._words_lost += 1
             return
-        self._words += 1
-        self._nursery.start_soon(self._say, line)
+        if self._start(self._say, line):
+            self._words += 1
+
+    def _start(self, task: Callable[..., Awaitable[object]], *args: Any) -> bool:
+        """Start a task of the connection; false when the connection has ended, whenever that was."""
+        if self._nursery is None:
+            return False
+        self._nursery.start_soon(task, *args)
+        return True
 
     @trio.lowlevel.enable_ki_protection
     async def _say(self, line: bytes) -> None:
@@ -352,6 +359,8 @@ class HttpDispatcher(Dispatcher[TransportContext]):
     def _close(self) -> None:
         """Wake everybody who waits. Synchronous, since it may run in a cancelled scope; idempotent."""
         self._state = "closed"
+        # From here on it takes no tasks.
+        self._nursery = None
         self._hearing.end()
         self._outstanding.settle_all(_CLOSED)
         self.ended.set()
@@ -500,7 +509,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             return  # it looks itself
         if asked.settled:
             self._interrupt(asked)
-        elif self._nursery is not None and self._state != "closed":
+        elif self._nursery is not None:
             asked.tell_beside(self._nursery)
 
     def _interrupt(self, asked: Asked) -> None:

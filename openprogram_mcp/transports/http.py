@@ -31,7 +31,6 @@ from ._http_answers import (
     content_type,
     credentials_refused,
     error_in,
-    lacks_scope,
     means_session_lost,
     refused,
     retry_after,
@@ -88,9 +87,9 @@ class StreamableDispatcher(HttpDispatcher):
         """
         if method != "notifications/initialized":
             await super().notify(method, params, opts)
-        elif self._state == "running" and self._speaks_legacy and self._nursery is not None:
+        elif self._state == "running" and self._speaks_legacy:
             await self._say_word(wire.encode_notification(method, params))
-            self._nursery.start_soon(self._get_stream.run)
+            self._start(self._get_stream.run)
 
     # A request.
 
@@ -223,10 +222,9 @@ class StreamableDispatcher(HttpDispatcher):
                 if asked.progress:
                     await asked.tell()
                 if asked.settled:
-                    if self._nursery is not None and self._state == "running" and not response.is_closed:
+                    if not response.is_closed:
                         # Read to its end, it leaves a connection that can be used again; its caller need not wait.
-                        handed_over = True
-                        self._nursery.start_soon(self._hear_rest, response, chunks, buffer)
+                        handed_over = self._start(self._hear_rest, response, chunks, buffer)
                     return True
             return False
         finally:
@@ -271,12 +269,6 @@ class StreamableDispatcher(HttpDispatcher):
                 asked.not_run()
                 self._pauses.ask(status, wait)
                 return True
-        scope = lacks_scope(response)
-        if scope is not None and asked.method not in ("initialize", "server/discover"):
-            # It is about what was asked, and not about who asks.
-            asked.not_run()
-            asked.settle(scope)
-            return False
         if status == 401 or (status == 403 and "www-authenticate" in response.headers):
             asked.not_run()
             self.lose(credentials_refused(response, given=self._credentials, phase=self.phase))

@@ -9,7 +9,7 @@ import trio
 import trio.testing
 
 from openprogram_mcp import open_manager
-from openprogram_mcp.client import _client
+from openprogram_mcp.client import _supervisor
 from openprogram_mcp.errors import NotConnected, OpenProgramMCPError, ServerGone
 from openprogram_mcp.events import Record, StatusChanged, ToolsChanged
 from openprogram_mcp.manager import MCPManager
@@ -210,7 +210,7 @@ async def test_recon_09_during_a_short_outage_tools_stay_and_say_that_they_wait(
 async def test_recon_09_after_a_long_outage_the_tools_are_taken_back_with_an_event(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(_client, "_KEEP_SECONDS", 0.1)
+    monkeypatch.setattr(_supervisor, "_KEEP_SECONDS", 0.1)
     async with hosting({"f": _mortal().config(reconnect=_LATE)}) as manager:
         await _kill(manager)
         with manager.events.subscribe(0) as events:

@@ -170,6 +170,15 @@ async def test_recon_03_what_refuses_post_may_be_a_server_of_the_older_transport
         assert manager.server("f").protocol_version == "2025-11-25"
 
 
+@pytest.mark.parametrize("blip", [do.cut(), do.cut(reset=True), do.respond(503), do.respond(429)])
+async def test_a_blip_while_the_older_transport_is_tried_does_not_end_the_server_for_ever(blip: Any) -> None:
+    fake = FakeHttpServer(transport="sse").tool("echo").on("GET", do.turns([blip], [do.standard()]))
+    async with remote(fake, reconnect=AT_ONCE) as manager:
+        await until(manager, "f", _S.CONNECTED)
+        assert (await manager.call_tool("f__echo")).text == "{}"
+    assert len(fake.requests("GET")) == 2
+
+
 # RECON-04: the older transport loses its stream.
 
 
