@@ -51,7 +51,7 @@ class ServerState(StrEnum):
 _S = ServerState
 
 TRANSITIONS: Final[dict[ServerState, frozenset[ServerState]]] = {
-    _S.DISABLED: frozenset({_S.PENDING}),
+    _S.DISABLED: frozenset({_S.PENDING, _S.DISCONNECTED}),
     _S.PENDING: frozenset({_S.STARTING, _S.FAILED, _S.DISABLED, _S.DISCONNECTED}),
     _S.STARTING: frozenset(
         {

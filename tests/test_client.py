@@ -483,6 +483,18 @@ async def test_waiting_for_the_server_to_come_back_is_not_taken_from_the_wait_fo
         assert turns.waiting == 0
 
 
+async def test_a_server_that_is_enabled_and_disconnected_at_once_is_down_and_can_be_connected() -> None:
+    fake = FakeServer()
+    async with living(fake.server_config(enabled=False)) as life:
+        await life.until(_S.DISABLED)
+        _enable(life.client)
+        life.client.disconnect()
+        await life.until(_S.DISCONNECTED)
+        assert fake.starts == 0
+        life.client.connect()
+        assert (await life.settled()).status is _S.CONNECTED
+
+
 async def test_a_tool_that_the_server_has_taken_back_is_not_called_any_more() -> None:
     fake = FakeServer().tool("old")
     async with living(fake.server_config()) as life:

@@ -15,7 +15,6 @@ from trio.testing import wait_all_tasks_blocked
 
 from openprogram_mcp import MCPManager, MCPServerConfig, ServerState, ToolRegistry, open_manager
 from openprogram_mcp.adapter import parse_tools
-from openprogram_mcp.client import MCPClient
 from openprogram_mcp.config import ConfigDocument, load_document, save_document
 from openprogram_mcp.errors import (
     ConfigError,
@@ -574,23 +573,18 @@ async def test_a_server_that_is_tried_again_by_itself_follows_what_the_file_says
         assert mended.starts == 1
 
 
-async def test_what_was_changed_by_hand_touches_neither_who_runs_nor_who_was_not_changed(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    configured: list[str] = []
-
-    def configure(client: MCPClient, config: MCPServerConfig) -> None:
-        configured.append(client.name)
-
+async def test_what_was_changed_by_hand_interrupts_nobody_who_runs_and_touches_nobody_else(file: Path) -> None:
     runs, failed, other = FakeServer(), FakeServer().on_start(do.exit(3)), FakeServer()
     servers = {"runs": runs.config(), "failed": failed.config(reconnect=False), "other": other.config()}
     write(file, servers)
     async with managed() as manager:
         await started(manager)
-        monkeypatch.setattr(MCPClient, "configure", configure)
+        tries = failed.starts
         write(file, {**servers, "runs": runs.config(description="x"), "other": other.config(description="y")})
         await manager.restart("other")
-        assert configured == ["other"]
+        await until(manager, "runs", _S.CONNECTED, where=lambda row: row.description == "x")
+        assert (runs.starts, failed.starts, other.starts) == (1, tries, 2)
+        assert manager.server("failed").status is _S.FAILED
 
 
 async def test_a_server_that_was_taken_down_is_connected_as_the_file_says_by_then(file: Path) -> None:

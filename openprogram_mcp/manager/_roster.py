@@ -102,7 +102,7 @@ class Roster:
             return evolve(
                 status,
                 tools=names,
-                config_error=None if error is None else error.message,
+                config_error=client.config_error if error is None else error.message,
                 warnings=(*self._offer.clashes_of(name), *status.warnings)[:_MAX_WARNINGS],
             )
         if error is None:

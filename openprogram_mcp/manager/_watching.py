@@ -66,6 +66,10 @@ def _watch(path: Path, stop: threading.Event, tell: Callable[[], None]) -> None:
     """In a thread of its own: watch, until ``stop`` is set."""
     from watchfiles import watch
 
+    watchfiles_log = logging.getLogger("watchfiles.main")
+    if watchfiles_log.level == logging.NOTSET:
+        # It tells every change in the folder as news.
+        watchfiles_log.setLevel(logging.WARNING)
     stood = False
     while not stop.is_set():
         folders, names = _places(path)
