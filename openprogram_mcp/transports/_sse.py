@@ -211,6 +211,9 @@ class SseDispatcher(HttpDispatcher):
             self._end(self._stream_over(f"it does not know our session any more ({status_words(status)})"))
             raise SessionLost
         error = error_in(await self._refusal(response))
+        if error is None and status in (502, 504):
+            # There is a gateway, and what became of the request behind it nobody knows. Its stream tells how that is.
+            raise RequestLost(f"a gateway lost it ({status_words(status)})")
         asked.settle(refused(response) if error is None else error[0])
         return False
 

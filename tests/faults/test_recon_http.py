@@ -18,6 +18,7 @@ from tests.faults._host import hosting
 from tests.faults._remote import AT_ONCE, LATE, MANNERS, fake_of, remote
 
 _S = ServerState
+_MANNERS = pytest.mark.parametrize("manner", MANNERS)
 
 FORGOTTEN = {
     "404": [
@@ -235,7 +236,7 @@ async def test_recon_06_a_server_that_is_put_away_while_its_stream_waits_is_not_
         assert len(fake.requests()) == seen
 
 
-@pytest.mark.parametrize("manner", MANNERS)
+@_MANNERS
 @pytest.mark.parametrize("verb", ["disconnect", "disable", "remove"])
 async def test_recon_06_a_server_that_is_put_away_while_it_is_tried_again_is_not_tried_any_more(
     verb: str, manner: str
@@ -258,7 +259,7 @@ async def test_recon_06_a_server_that_is_put_away_while_it_is_tried_again_is_not
 # RECON-08 and RECON-09: outages.
 
 
-@pytest.mark.parametrize("manner", MANNERS)
+@_MANNERS
 async def test_recon_08_a_server_that_was_down_is_there_again_when_it_is_up_again(manner: str) -> None:
     fake = fake_of(manner).tool("write")
     async with trio.open_nursery() as nursery:
@@ -277,7 +278,7 @@ async def test_recon_08_a_server_that_was_down_is_there_again_when_it_is_up_agai
     assert [call.arguments for call in fake.calls()] == [{"up": n} for n in range(4)]
 
 
-@pytest.mark.parametrize("manner", MANNERS)
+@_MANNERS
 async def test_recon_08_a_call_to_a_server_that_is_down_hastens_one_try(manner: str) -> None:
     fake = fake_of(manner).tool("write")
     async with trio.open_nursery() as nursery:
@@ -348,11 +349,26 @@ async def test_recon_09_a_call_that_waits_in_vain_says_that_the_server_is_being_
     assert fake.calls() == []
 
 
+@_MANNERS
+@pytest.mark.parametrize("status", [502, 504])
+async def test_what_a_gateway_has_lost_may_have_run_and_is_no_answer_of_the_server(status: int, manner: str) -> None:
+    gateway = [do.respond(status, "<html>gateway</html>", content_type="text/html")]
+    fake = fake_of(manner).tool("write").tool("read", read_only=True)
+    fake.on("tools/call", do.turns(gateway, [do.standard()], gateway, [do.standard()]))
+    async with remote(fake, reconnect=AT_ONCE) as manager:
+        with pytest.raises(ServerGone) as gone:
+            await manager.call_tool("f__write")
+        assert gone.value.may_have_run
+        assert (await manager.call_tool("f__write")).text == "{}"
+        assert (await manager.call_tool("f__read")).text == "{}", "it was sent once more, which does no harm"
+    assert len(fake.requests(rpc="tools/call")) == 4
+
+
 # A server that wants to be left alone.
 
 
 @pytest.mark.parametrize("status", [429, 503])
-@pytest.mark.parametrize("manner", MANNERS)
+@_MANNERS
 async def test_all_calls_of_a_server_wait_as_long_as_it_says(status: int, manner: str) -> None:
     fake = fake_of(manner).tool("write")
     busy = [do.respond(status, headers={"Retry-After": "1"})]
@@ -385,7 +401,7 @@ async def test_a_call_that_may_not_wait_so_long_says_so_at_once() -> None:
 # Who asks for credentials.
 
 
-@pytest.mark.parametrize("manner", MANNERS)
+@_MANNERS
 async def test_a_server_that_wants_a_sign_in_says_so_and_takes_the_given_token(manner: str) -> None:
     challenge = do.respond(401, headers={"WWW-Authenticate": 'Bearer resource_metadata="https://x.example/prm"'})
     fake = fake_of(manner).tool("echo")
