@@ -234,6 +234,7 @@ class AuthRequired(ServerFailed):
     Args:
         challenges: Its ``WWW-Authenticate`` headers.
         rejected: It was given the configured credentials.
+        registration: Nobody can sign in before a client id is given.
     """
 
     def __init__(
@@ -243,19 +244,21 @@ class AuthRequired(ServerFailed):
         phase: str,
         challenges: tuple[str, ...] = (),
         rejected: bool = False,
+        registration: bool = False,
         remedy: str | None = None,
         server: str | None = None,
     ) -> None:
         super().__init__(message, phase=phase, remedy=remedy, server=server)
         self.challenges = challenges
         self.rejected = rejected
+        self.registration = registration
 
 
 class TimedOut(OpenProgramMCPError):
     """A budget ran out.
 
     Args:
-        budget: Which one: ``queue``, ``connect``, ``call`` or ``max_call``.
+        budget: Which one: ``queue``, ``connect``, ``call``, ``max_call`` or ``sign_in``.
         seconds: How long it was.
     """
 

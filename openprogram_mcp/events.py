@@ -266,10 +266,11 @@ class BrowserOpenFailed(Event):
 
     type = "BrowserOpenFailed"
     authorization_url: str
+    hint: str | None = None
 
     def payload(self) -> dict[str, Any]:
-        """The address to open by hand."""
-        return {"authorization_url": self.authorization_url}
+        """The address to open by hand, and what has to be done before, where something has."""
+        return {"authorization_url": self.authorization_url, "hint": self.hint}
 
 
 @frozen(kw_only=True)

@@ -9,6 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import pytest
 import trio
+import trio.testing
 
 from openprogram_mcp.auth._asking import SignInFailed
 from openprogram_mcp.auth._listener import PORT_VARIABLE, callback_address

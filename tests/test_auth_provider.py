@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from attrs import evolve
 
-from openprogram_mcp.auth.provider import CannotRenew
 from openprogram_mcp.auth.tokens import Credentials, Tokens
 from openprogram_mcp.errors import ServerFailed
-from openprogram_mcp.transports._http_client import open_client
+from openprogram_mcp.transports._http_client import NotSigned, open_client
 from tests._authority import Authority, Protected
 from tests._signing import PING, WRITE, Office, make_desk, office, signed_in
 
@@ -202,7 +202,7 @@ async def test_an_authority_that_does_not_answer_revokes_nothing(tmp_path: Path)
     async with signed_in(tmp_path) as place:
         old = expire(place)
         place.authority.down = True
-        with pytest.raises(CannotRenew) as caught:
+        with pytest.raises(NotSigned) as caught:
             await place.post()
         assert isinstance(caught.value.failure, ServerFailed)
         assert caught.value.failure.transient
@@ -223,7 +223,7 @@ async def test_a_page_of_somebody_in_between_revokes_nothing(tmp_path: Path, pag
             return page
 
         place.authority.routes["/token"] = portal
-        with pytest.raises(CannotRenew):
+        with pytest.raises(NotSigned):
             await place.post()
         assert place.kept() == old
         place.authority.routes["/token"] = token
@@ -381,7 +381,7 @@ async def test_a_key_that_cannot_be_used_is_told_without_a_browser(tmp_path: Pat
         path.write_text(content)
     auth = {"kind": "client_credentials", "client_id": "robot", "private_key_file": str(path)}
     async with office(tmp_path, auth=auth) as place:
-        with pytest.raises(CannotRenew) as caught:
+        with pytest.raises(NotSigned) as caught:
             await place.post()
         assert "private_key_file" in caught.value.failure.message
 

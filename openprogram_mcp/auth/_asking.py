@@ -89,8 +89,8 @@ class Asker:
         """
         headers = {"accept": "application/json"}
         request = httpx2.Request("GET", url, headers=headers)
+        answer = await self._send(request)
         for _ in range(_REDIRECTS):
-            answer = await self._send(request)
             location = answer.headers.get("location")
             if not 300 <= answer.status < 400 or location is None:
                 break
@@ -101,6 +101,7 @@ class Asker:
             if _origin(following) != _origin(request.url):
                 break
             request = httpx2.Request("GET", following, headers=headers)
+            answer = await self._send(request)
         return answer
 
     async def post(

@@ -124,20 +124,19 @@ class Listener:
             tried = [port]
         else:
             first = first_port()
-            tried = [first] if not first else [*range(first, min(first + _NEXT_PORTS, 65536)), 0]
+            tried = [0] if not first else [*range(first, min(first + _NEXT_PORTS, 65536)), 0]
         for one in tried:
             try:
                 sockets = [_bound(one)]
             except OSError as error:
-                if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                if one == tried[-1] or error.errno not in (errno.EADDRINUSE, errno.EACCES):
                     raise _cannot(one, error) from error
-                taken = error
                 continue
             door = _Door(sockets[0].socket.getsockname()[1], sockets)
             self._doors[door.port] = door
             self._post(partial(self._serve, door))
             return door
-        raise _cannot(tried[0], taken) from taken
+        raise AssertionError("the last one is bound, or cannot be")
 
     async def _serve(self, door: _Door) -> None:
         with door.living:

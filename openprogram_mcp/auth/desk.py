@@ -55,6 +55,7 @@ class AuthDesk:
     on_no_browser: Callable[[SignIn, str | None], None] = lambda _sign_in, _hint: None
     browse: Callable[[str], Awaitable[bool]] = open_browser
     _auths: dict[str, tuple[Way, ServerAuth]] = field(factory=dict, init=False)
+    _tried: dict[str, tuple[Way, ServerAuth]] = field(factory=dict, init=False)
     _pending: dict[str, SignIn] = field(factory=dict, init=False)
     _jobs: Any = field(init=False)
     _listener: Listener = field(init=False)
@@ -84,20 +85,41 @@ class AuthDesk:
 
     # What requests are signed with.
 
-    def auth_of(self, config: MCPServerConfig) -> ServerAuth | None:
+    def auth_of(self, config: MCPServerConfig, *, tried: bool = False) -> ServerAuth | None:
         """What signs the requests to a server; ``None`` where the configuration says how, or that nobody signs in.
 
         Args:
             config: Its configuration, expanded.
+            tried: It is only tried, beside the one in force: what comes of that is not kept before it is
+                :meth:`adopted`.
         """
         way = way_of(config)
         if way is None:
-            self._auths.pop(config.name, None)
             return None
-        known = self._auths.get(config.name)
-        if known is not None and known[0] == way:
-            return known[1]
-        auth = ServerAuth(
+        for known in (self._auths.get(config.name), self._tried.get(config.name)):
+            if known is not None and known[0] == way:
+                if not tried:
+                    self._auths[config.name] = known
+                    known[1].keep()
+                return known[1]
+        auth = self._made(config, way)
+        auth.fleeting = tried
+        (self._tried if tried else self._auths)[config.name] = (way, auth)
+        return auth
+
+    def adopted(self, server: str) -> None:
+        """What was tried for a server is in force from now on; what was kept for another address is forgotten."""
+        known = self._tried.pop(server, None)
+        if known is not None:
+            self._auths[server] = known
+            known[1].keep()
+
+    def drop(self, server: str) -> None:
+        """Nobody signs in to a server any more."""
+        self._auths.pop(server, None)
+
+    def _made(self, config: MCPServerConfig, way: Way) -> ServerAuth:
+        return ServerAuth(
             config.name,
             binding=way.binding,
             store=self.store(config),
@@ -113,22 +135,20 @@ class AuthDesk:
             assertion=way.assertion(),
             on_change=partial(self.on_change, config.name),
         )
-        self._auths[config.name] = (way, auth)
-        return auth
 
     def known(self, server: str) -> ServerAuth | None:
         """What signs the requests to a server, if there is anything by now."""
         found = self._auths.get(server)
         return None if found is None else found[1]
 
-    async def missing_registration(self, config: MCPServerConfig) -> SignInFailed | None:
+    async def missing_registration(self, config: MCPServerConfig, auth: ServerAuth) -> SignInFailed | None:
         """Why nobody could sign in to a server, where it is known that a client id has to be given first.
 
         Args:
             config: Its configuration, expanded.
+            auth: What signs the requests to it.
         """
-        auth = self.auth_of(config)
-        if auth is None or auth.grant != "code" or auth.client.client_id is not None:
+        if auth.grant != "code" or auth.client.client_id is not None:
             return None
         kept = auth.credentials
         if kept is not None and kept.registration is not None:

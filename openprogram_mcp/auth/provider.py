@@ -18,6 +18,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from functools import partial
 from typing import Final, Literal
 
@@ -27,13 +28,14 @@ from attrs import define, evolve, field, frozen
 from mcp.client.auth.utils import extract_field_from_www_auth
 
 from ..errors import OpenProgramMCPError, ServerFailed, StorageError
+from ..transports._http_client import NotSigned
 from ._asking import Asker, SignInFailed, asking
 from ._clients import Client
 from ._discovery import Authority, discover, remembered
 from ._grants import Assertion, ask_without_human, renew, scope_to_ask, united
 from .tokens import Binding, Credentials, Tokens, TokenStore, same_issuer
 
-__all__ = ["CannotRenew", "Challenge", "ServerAuth", "challenge_in"]
+__all__ = ["Challenge", "ServerAuth", "challenge_in"]
 
 logger = logging.getLogger(__name__)
 
@@ -44,14 +46,6 @@ _LAST_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 10.0
 # How often more is asked for because a server says that a token does not reach far enough.
 _STEPS: Final = 3
-
-
-class CannotRenew(httpx2.ConnectError):
-    """A request was not sent, because its token has expired and could not be renewed now."""
-
-    def __init__(self, failure: OpenProgramMCPError) -> None:
-        super().__init__(f"its sign-in cannot be renewed now: {failure.message}")
-        self.failure = failure
 
 
 @frozen
@@ -130,6 +124,8 @@ class ServerAuth(httpx2.Auth):
         self.grant = grant
         self.challenge: Challenge | None = None
         """What the server said last, for the next sign-in."""
+        self.fleeting = False
+        """Whether it is only tried, so that nothing that comes of it is kept."""
         self._assertion = assertion
         self._post = post
         self._on_change = on_change
@@ -170,6 +166,23 @@ class ServerAuth(httpx2.Auth):
         """
         self.adopt(await trio.to_thread.run_sync(self.store.load, self.binding))
         return self._credentials
+
+    def keep(self) -> None:
+        """It is in force: what has come of it while it was only tried is kept, in the place of what was there."""
+        if self.fleeting:
+            self.fleeting = False
+            with suppress(OpenProgramMCPError):  # the program ends
+                self._post(self._keep_now)
+
+    async def _keep_now(self) -> None:
+        try:
+            async with self.store.transaction():
+                if self._credentials is not None:
+                    await trio.to_thread.run_sync(self.store.write, self._credentials)
+                elif await trio.to_thread.run_sync(self.store.load, self.binding) is None:
+                    await trio.to_thread.run_sync(self.store.remove)
+        except StorageError as error:
+            logger.warning("%s: what is kept of its sign-in cannot be changed: %s", self.server, error.message)
 
     def hurry(self) -> None:
         """The program ends: what is on its way has little time left."""
@@ -224,7 +237,7 @@ class ServerAuth(httpx2.Auth):
             try:
                 await self.load()
             except StorageError as error:
-                raise CannotRenew(error) from error
+                raise NotSigned(error) from error
             at_hand = self._at_hand()
             if at_hand is not None:
                 return at_hand
@@ -239,12 +252,12 @@ class ServerAuth(httpx2.Auth):
         """A token other than ``stale``; ``None`` when there is none to be had without a human.
 
         Raises:
-            CannotRenew: Nobody can tell now.
+            NotSigned: Nobody can tell now.
         """
         renewal = self._renewal or self._begin(stale)
         await renewal.done.wait()
         if renewal.failure is not None:
-            raise CannotRenew(renewal.failure) from renewal.failure
+            raise NotSigned(renewal.failure) from renewal.failure
         return renewal.tokens
 
     def _begin(self, stale: str | None, challenge: Challenge | None = None) -> _Renewal:
@@ -311,6 +324,9 @@ class ServerAuth(httpx2.Auth):
         await self._keep(evolve(kept, registration=client, rejected=True))
 
     async def _keep(self, credentials: Credentials) -> None:
+        if self.fleeting:
+            self.adopt(credentials)
+            return
         try:
             await trio.to_thread.run_sync(self.store.write, credentials)
         except StorageError as error:

@@ -27,6 +27,7 @@ _COMMANDS = {
     "tools": "_tools",
     "call": "_tools",
     "test": "_test",
+    "auth": "_auth",
     "config-path": "_doctor",
     "doctor": "_doctor",
 }

@@ -42,6 +42,13 @@ class Options(argparse.Namespace):
     args: str | None
     timeout: float | None
 
+    paste: bool
+    no_browser: bool
+    status: bool
+    forget: bool
+    pending: bool
+    cancel: str | None
+
     host: str
     port: int
     demo_if_empty: bool
@@ -114,6 +121,16 @@ def build_parser() -> Parser:
 
     test = _add(commands, "test", "start one server alone, see whether it comes up, and stop it again")
     test.add_argument("name", metavar="NAME", help="the server")
+
+    auth = _add(commands, "auth", "sign in to a server with a browser, or see and forget a sign-in")
+    auth.add_argument("name", metavar="NAME", nargs="?", help="the server")
+    way = auth.add_mutually_exclusive_group()
+    way.add_argument("--paste", action="store_true", help="ask for the code, or the address the browser ends on")
+    way.add_argument("--no-browser", action="store_true", help="print the address, open no browser, and wait")
+    way.add_argument("--status", action="store_true", help="say whether somebody is signed in")
+    way.add_argument("--forget", action="store_true", help="forget the tokens and the registration")
+    way.add_argument("--pending", action="store_true", help="the sign-ins that wait for somebody")
+    way.add_argument("--cancel", metavar="STATE", help="give a sign-in up")
 
     _add(commands, "config-path", "where the configuration file is")
     _add(commands, "doctor", "check the configuration, the programs it names and the permissions of files")

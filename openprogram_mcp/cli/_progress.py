@@ -57,6 +57,10 @@ class Progress:
     def __exit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Draw no more: what follows is said to a human."""
         if self._live is not None:
             live, self._live = self._live, None
             live.stop()

@@ -20,6 +20,8 @@ from ..transports._ownership import Instance
 from ._calls import Call
 from ._gate import StartGate
 from ._replacing import Edit
+from ._signing import NOBODY, Signing
+from ._standing import NEEDS_SIGN_IN
 from ._supervisor import Supervisor
 
 __all__ = ["MCPClient"]
@@ -41,6 +43,7 @@ class MCPClient(Supervisor):
         permit: Lets the call of a tool, by its full name, pass or raises ``Denied``.
         on_change: Called, synchronously, after every change of its state or of its tools.
         owner: Whose its processes are; an owner of its own without it.
+        signing: Signs in to it, where it is remote.
         raise_internal: Let a fault of ours out instead of containing it; for tests.
     """
 
@@ -55,6 +58,7 @@ class MCPClient(Supervisor):
         permit: Callable[[str], None],
         on_change: Callable[[MCPClient], None],
         owner: Instance | None = None,
+        signing: Signing = NOBODY,
         raise_internal: bool = False,
     ) -> None:
         super().__init__(
@@ -66,6 +70,7 @@ class MCPClient(Supervisor):
             permit=permit,
             on_change=lambda: on_change(self),
             owner=Instance.claim(None) if owner is None else owner,
+            signing=signing,
             raise_internal=raise_internal,
         )
 
@@ -163,6 +168,26 @@ class MCPClient(Supervisor):
     def _refuse_if_disabled(self) -> None:
         if not self.config.enabled:
             raise NotConnected(f"server {self.name!r} is disabled", remedy="Enable it first.", server=self.name)
+
+    # Signing in.
+
+    def signed_in(self) -> None:
+        """Somebody has signed in to it: it comes up by itself, where it was waiting for that."""
+        self.sign_in_changed()
+        if self.config.enabled and self.state in (*NEEDS_SIGN_IN, ServerState.FAILED, ServerState.RECONNECTING):
+            self.connect()
+
+    def sign_in_changed(self) -> None:
+        """What is known of its sign-in has changed."""
+        self._signing.hide(self.name)
+        if not self.ended.is_set():
+            self._standing.tell()
+
+    def needs_registration(self, error: str, remedy: str | None) -> None:
+        """It has turned out that nobody can sign in to it before a client id is given."""
+        if self.state in NEEDS_SIGN_IN and self._wanted is None:
+            remedy = None if remedy is None else self.mask(remedy)
+            self._move(ServerState.NEEDS_CLIENT_REGISTRATION, error=self.mask(error), remedy=remedy)
 
     # Calls.
 

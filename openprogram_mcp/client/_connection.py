@@ -20,7 +20,7 @@ from attrs import define, field, frozen
 
 from ..adapter import RemoteTool, parse_tools
 from ..config import MCPServerConfig
-from ..errors import ServerFailed
+from ..errors import AuthRequired, ServerFailed
 from ..status import ExitWay, Phase
 from ..transports._process import ServerProcess
 
@@ -71,6 +71,14 @@ class Watcher(Protocol):
 
     async def unheard(self) -> None:
         """Something may have changed that was not heard."""
+
+    async def signer(self, config: MCPServerConfig) -> Any:
+        """What signs the requests to the server; ``None`` where the configuration says it all."""
+        ...
+
+    async def locked_out(self, config: MCPServerConfig, failure: AuthRequired, *, look: bool) -> AuthRequired:
+        """The server does not let us in: what is known of signing in to it."""
+        ...
 
 
 class Withdrawn(Exception):

@@ -8,7 +8,7 @@ from ..errors import AuthRequired, NotConnected, ServerFailed
 from ..status import ServerState, ServerStatus
 from ._connection import Ending
 
-__all__ = ["fault_of_ours", "first_of", "loss_of", "not_connected"]
+__all__ = ["fault_of_ours", "first_of", "loss_of", "not_connected", "state_after"]
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +49,13 @@ def fault_of_ours(server: str) -> ServerFailed:
     )
 
 
+def state_after(failure: ServerFailed) -> ServerState:
+    """The state of a server that is down for this, and does not come back by itself."""
+    if not isinstance(failure, AuthRequired) or failure.rejected:
+        return ServerState.FAILED
+    return ServerState.NEEDS_CLIENT_REGISTRATION if failure.registration else ServerState.NEEDS_AUTH
+
+
 def not_connected(row: ServerStatus, going: ServerState, *, leaving: bool) -> NotConnected:
     """Why no call can be made, as the error for one caller.
 
@@ -65,6 +72,7 @@ def not_connected(row: ServerStatus, going: ServerState, *, leaving: bool) -> No
         ServerState.DISCONNECTED: "Connect it first.",
         ServerState.FAILED: row.remedy,
         ServerState.NEEDS_AUTH: row.remedy,
+        ServerState.NEEDS_CLIENT_REGISTRATION: row.remedy,
     }.get(going)
     return NotConnected(f"server {row.name!r} is {why}", remedy=remedy, server=row.name)
 

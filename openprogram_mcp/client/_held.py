@@ -6,14 +6,17 @@ in force, and after it, while it drains, what happens is noted and changes nothi
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol
 
 import trio
 from attrs import define, field
 
+from ..config import MCPServerConfig
+from ..errors import AuthRequired
 from ..status import Phase
 from ..transports._process import ServerProcess
 from ._connection import Connection, Ending
+from ._signing import ServerSigning
 
 __all__ = ["Held", "Owner"]
 
@@ -50,6 +53,7 @@ class Held:
 
     Args:
         owner: Whose it is.
+        signing: Signs in to the server.
         generation: Its number.
         in_force: Whether it is the one that counts.
         connection: The connection, once it is up.
@@ -61,6 +65,7 @@ class Held:
     """
 
     owner: Owner
+    signing: ServerSigning
     generation: int
     in_force: bool = True
     connection: Connection | None = None
@@ -74,6 +79,16 @@ class Held:
         """End it, if it has come up."""
         if self.connection is not None:
             self.connection.retire()
+
+    # What the attempt asks.
+
+    async def signer(self, config: MCPServerConfig) -> Any:
+        """What signs the requests to the server."""
+        return await self.signing.signer(config, tried=not self.in_force)
+
+    async def locked_out(self, config: MCPServerConfig, failure: AuthRequired, *, look: bool) -> AuthRequired:
+        """The server does not let us in."""
+        return await self.signing.locked_out(config, failure, look=look, tried=not self.in_force)
 
     # What the attempt and the connection tell.
 

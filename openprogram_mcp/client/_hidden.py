@@ -6,6 +6,7 @@ call; a token is kept out of both.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 from attrs import define, field
@@ -32,6 +33,13 @@ class Hidden:
         secrets, credentials = config.secret_values(), config.credentials()
         if not self._secrets.issuperset(secrets) or not self._credentials.issuperset(credentials):
             self._secrets, self._credentials = self._secrets.union(secrets), self._credentials.union(credentials)
+            self.masker, self._for_models = Masker(self._secrets), Masker(self._credentials)
+
+    def hide_tokens(self, tokens: Iterable[str]) -> None:
+        """Hide what came of a sign-in, from everybody."""
+        tokens = frozenset(tokens)
+        if not self._credentials.issuperset(tokens):
+            self._secrets, self._credentials = self._secrets.union(tokens), self._credentials.union(tokens)
             self.masker, self._for_models = Masker(self._secrets), Masker(self._credentials)
 
     def mask(self, text: str) -> str:

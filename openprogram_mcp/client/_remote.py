@@ -43,30 +43,41 @@ class RemoteWay:
         # What follows waits for the network: nobody has to wait for that.
         attempt.slot.give_back()
         sdk = await trio.to_thread.run_sync(protocol)
-        client = await sdk.open_client(attempt.config)
+        client = await sdk.open_client(attempt.config, auth=await attempt.watcher.signer(attempt.config))
         try:
-            newer, *older = _TRANSPORTS[attempt.config.resolved_type]
-            try:
-                await self._over(newer, client)
-            except Exception as error:
-                # Whatever else is said in that answer: a server of the older transport would give it, too.
-                if not older or self._dispatcher.initialize_status not in _ANSWERS_OF_OLD_SERVERS:
-                    raise
-                first = error
-            else:
-                return
-            try:
-                await self._over(older[0], client)
-            except Exception:
-                failure = self._dispatcher.failure
-                if self._dispatcher.there or (failure is not None and failure.transient):
-                    raise
-                # It has neither; what it said to the newer one says more.
-                self._dispatcher = None
-                raise first from None
+            await self._hold(client)
+        except Exception:
+            dispatcher = self._dispatcher
+            refusal = None if dispatcher is None else dispatcher.failure
+            if dispatcher is not None and isinstance(refusal, AuthRequired) and not refusal.rejected:
+                # Before it was up there is time to see what a sign-in would need.
+                look = attempt.phase != "running"
+                dispatcher.failure = await attempt.watcher.locked_out(attempt.config, refusal, look=look)
+            raise
         finally:
             with trio.CancelScope(shield=True, deadline=trio.current_time() + _CLOSE_SECONDS):
                 await client.aclose()
+
+    async def _hold(self, client: Any) -> None:
+        newer, *older = _TRANSPORTS[self._attempt.config.resolved_type]
+        try:
+            await self._over(newer, client)
+        except Exception as error:
+            # Whatever else is said in that answer: a server of the older transport would give it, too.
+            if not older or self._dispatcher.initialize_status not in _ANSWERS_OF_OLD_SERVERS:
+                raise
+            first = error
+        else:
+            return
+        try:
+            await self._over(older[0], client)
+        except Exception:
+            failure = self._dispatcher.failure
+            if self._dispatcher.there or (failure is not None and failure.transient):
+                raise
+            # It has neither; what it said to the newer one says more.
+            self._dispatcher = None
+            raise first from None
 
     async def _over(self, transport: str, client: Any) -> None:
         attempt, sdk = self._attempt, protocol()
@@ -83,6 +94,8 @@ class RemoteWay:
     async def _lost(self) -> None:
         """Nothing new can be sent. What is on its way may come to its end."""
         failure = self._dispatcher.failure
+        if isinstance(failure, AuthRequired) and not failure.rejected:
+            failure = await self._attempt.watcher.locked_out(self._attempt.config, failure, look=False)
         if failure is not None:
             failure = self._told(failure, failure.phase)
         self.ending = Ending(
@@ -139,7 +152,8 @@ class RemoteWay:
                 phase=phase,
                 challenges=failure.challenges,
                 rejected=failure.rejected,
-                remedy=failure.remedy,
+                registration=failure.registration,
+                remedy=None if failure.remedy is None else mask(failure.remedy),
                 server=self._attempt.config.name,
             )
         return self._failure(failure.message, failure.remedy, failure.transient, phase)

@@ -19,7 +19,7 @@ from ..errors import AuthRequired, NotConnected, OpenProgramMCPError, RevisionCo
 from ..status import ServerState
 from ._held import Held
 
-__all__ = ["Edit", "EditQueue", "make_edit"]
+__all__ = ["Edit", "EditQueue", "already", "make_edit"]
 
 # Putting away what was tried bounds itself; this bounds the wait for it.
 _TAKEN_BACK_SECONDS: Final = 60.0
@@ -183,6 +183,11 @@ class Edited(Protocol):
     async def stop_for_edit(self) -> Callable[[], None]: ...
 
     def adopt(self, held: Held) -> None: ...
+
+
+async def already(config: MCPServerConfig) -> MCPServerConfig:
+    """A configuration that is prepared."""
+    return config
 
 
 async def make_edit(server: Edited, connections: trio.Nursery, edit: Edit) -> bool:

@@ -17,7 +17,7 @@ from ..adapter import RemoteTool
 from ..config import MCPServerConfig
 from ..status import ServerState, ServerStatus, check_transition, rfc3339
 
-__all__ = ["DOWN", "NO_TOOLS", "UNSETTLED", "WAY_UP", "Standing"]
+__all__ = ["DOWN", "NEEDS_SIGN_IN", "NO_TOOLS", "UNSETTLED", "WAY_UP", "Standing"]
 
 DOWN: Final = frozenset({ServerState.DISABLED, ServerState.DISCONNECTED})
 """Somebody wants it down."""
@@ -38,7 +38,10 @@ WAY_UP: Final[Mapping[ServerState, tuple[ServerState, ...]]] = {
 }
 """How a server comes up that an edit has made a connection for, from each state."""
 
-_TELLS_WHY: Final = frozenset({ServerState.FAILED, ServerState.RECONNECTING, ServerState.NEEDS_AUTH})
+NEEDS_SIGN_IN: Final = frozenset({ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION})
+"""A human has to do something about its sign-in."""
+
+_TELLS_WHY: Final = frozenset({ServerState.FAILED, ServerState.RECONNECTING}) | NEEDS_SIGN_IN
 
 NO_TOOLS: Final[Mapping[str, RemoteTool]] = MappingProxyType({})
 """One object for all: its owner sees by identity whether the tools have changed."""

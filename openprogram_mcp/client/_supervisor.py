@@ -19,7 +19,7 @@ import trio
 
 from ..adapter import RemoteTool
 from ..config import MCPServerConfig
-from ..errors import AuthRequired, ConfigError, NotConnected, ServerFailed
+from ..errors import ConfigError, NotConnected, ServerFailed
 from ..events import EventBus, ServerLog
 from ..status import Phase, ServerState, rfc3339
 from ..transports._ownership import Instance
@@ -29,14 +29,15 @@ from ._backoff import Backoff
 from ._calls import CallDesk
 from ._catalogs import Catalogs
 from ._connection import Connection, Ending, Withdrawn
-from ._failures import fault_of_ours, first_of, loss_of, not_connected
+from ._failures import fault_of_ours, first_of, loss_of, not_connected, state_after
 from ._gate import StartGate
 from ._health import watch_health
 from ._held import Held
 from ._hidden import Hidden
 from ._inquiries import Inquiries
-from ._replacing import EditQueue, make_edit
-from ._standing import DOWN, NO_TOOLS, UNSETTLED, WAY_UP, Standing
+from ._replacing import EditQueue, already, make_edit
+from ._signing import ServerSigning, Signing
+from ._standing import DOWN, NEEDS_SIGN_IN, NO_TOOLS, UNSETTLED, WAY_UP, Standing
 from ._turns import Turns
 
 __all__ = ["Supervisor"]
@@ -74,6 +75,7 @@ class Supervisor:
         permit: Callable[[str], None],
         on_change: Callable[[], None],
         owner: Instance,
+        signing: Signing,
         raise_internal: bool,
     ) -> None:
         self.config = config
@@ -88,6 +90,7 @@ class Supervisor:
         self._raise_internal = raise_internal
         self._hidden = Hidden()
         self._hidden.hide(config)
+        self._signing = ServerSigning(signing, self._hidden)
         self._turns: Turns[Connection] = Turns(config.max_concurrency)
         self.catalogs = Catalogs(
             lambda: self.config,
@@ -298,7 +301,7 @@ class Supervisor:
             self._attempt += 1
             self._retry_at = None
             self._turns.hold()
-            held = Held(self, next(self._generations))
+            held = Held(self, self._signing, next(self._generations))
             self._held = None
             # Until it is up, it ends with this scope; from then on, when it is retired, or with all of them.
             with self._starting:
@@ -453,10 +456,10 @@ class Supervisor:
         Raises:
             ServerFailed: It did not come up.
         """
-        held = Held(self, next(self._generations), in_force=False)
+        held = Held(self, self._signing, next(self._generations), in_force=False)
         self._hidden.hide(expanded)
         try:
-            await connections.start(self._hold, held, partial(_already, expanded))
+            await connections.start(self._hold, held, partial(already, expanded))
         except* ServerFailed as failures:
             raise first_of(failures) from None
         finally:
@@ -501,6 +504,7 @@ class Supervisor:
             self._move(state)
         self._backoff.begin_again()
         self._adopted = held
+        self._signing.adopted(self.name)
         self._come_up(held)
         self._interrupt()
         if held.loss is not None:
@@ -556,7 +560,7 @@ class Supervisor:
         if state is not ServerState.CONNECTED and not (self._kept_until is not None and state in _COMING_BACK):
             self._withdraw_offer()
         self._standing.move(state, attempt=self._attempt, **changes)
-        if state in DOWN or state in (ServerState.FAILED, ServerState.NEEDS_AUTH):
+        if state in DOWN or state is ServerState.FAILED or state in NEEDS_SIGN_IN:
             self._turns.refuse(self.not_connected)
         self._standing.tell()
         self._standing.wake()
@@ -579,12 +583,11 @@ class Supervisor:
         self._hastened = failure.retry_after is not None
         comes_back = wait is not None and self._was_up
         self._attempt = self._backoff.tries
-        signs_in = isinstance(failure, AuthRequired) and not failure.rejected
-        down = ServerState.NEEDS_AUTH if signs_in else ServerState.FAILED
+        down = state_after(failure)
         self._move(
             ServerState.RECONNECTING if comes_back else down,
             error=failure.message,
-            error_kind="needs_reauth" if signs_in else "fatal" if wait is None else "transient",
+            error_kind="needs_reauth" if down in NEEDS_SIGN_IN else "fatal" if wait is None else "transient",
             phase=failure.phase,
             remedy=failure.remedy,
             retry_at=None if wait is None else rfc3339(time() + wait),
@@ -593,7 +596,3 @@ class Supervisor:
         )
         if comes_back:
             self._turns.hold()
-
-
-async def _already(config: MCPServerConfig) -> MCPServerConfig:
-    return config

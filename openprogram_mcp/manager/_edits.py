@@ -22,6 +22,7 @@ from ..permissions import Permissions
 from ..status import ServerState, ServerStatus
 from ._file import ConfigFile
 from ._roster import Roster
+from ._sign_ins import SignIns
 from ._watching import watch_file
 
 __all__ = ["Edits"]
@@ -42,6 +43,7 @@ class Edits:
         roster: The servers that follow it.
         bus: Told what was saved.
         environ: The variables that it may refer to.
+        sign_ins: Forgets those of servers that are removed.
         wants: Whether a server of this name, which somebody has put into the file, is to live here.
     """
 
@@ -51,6 +53,7 @@ class Edits:
         roster: Roster,
         bus: EventBus,
         environ: Mapping[str, str],
+        sign_ins: SignIns,
         *,
         saved: bool,
         wants: Callable[[str], bool],
@@ -61,6 +64,7 @@ class Edits:
         self._roster = roster
         self._bus = bus
         self._environ = environ
+        self._sign_ins = sign_ins
         self._locks: dict[str, trio.Lock] = {}
         # Being added, and not in the file yet.
         self._unsaved: set[str] = set()
@@ -202,6 +206,7 @@ class Edits:
             if client is not None:
                 client.leave()
                 await client.ended.wait()
+                await self._sign_ins.forget_removed(client.config)
 
     async def switch(self, client: MCPClient, *, enabled: bool) -> None:
         """Enable or disable a server, and save that.

@@ -39,10 +39,12 @@ from ..permissions import Action
 from ..registry import ToolRegistry
 from ..status import ProcessCount, ServerState, ServerStatus
 from ..transports._ownership import Instance
+from ._auth_commands import AuthCommands
 from ._edits import Edits
 from ._lookup import Lookup
 from ._offer import Offer
 from ._roster import Roster
+from ._sign_ins import SignIns
 
 __all__ = ["MCPManager"]
 
@@ -51,7 +53,7 @@ logger = logging.getLogger(__name__)
 _NEEDS_SIGN_IN: Final = frozenset({ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION})
 
 
-class MCPManager:
+class MCPManager(AuthCommands):
     """The servers of one agent. Made by :func:`open_manager`.
 
     ``events`` is the bus of all that happens; ``registry`` holds the tools; ``started`` is set when every enabled
@@ -78,6 +80,15 @@ class MCPManager:
         self._owner = owner
         owner.on_leak = self._tell_leak
         self._offer = Offer(self.registry, self._run_for_model, document.tool_names)
+        self._sign_ins = SignIns(
+            document.path.with_name("mcp_tokens"),
+            instance=owner.id,
+            bus=self.events,
+            environ=environ,
+            base=document.path.parent,
+            saved=saved,
+            client=lambda name: self._roster.get(name),
+        )
         self._roster = Roster(
             self.events,
             self._offer,
@@ -86,13 +97,20 @@ class MCPManager:
             prepare=lambda client: self._edits.prepare(client),
             left=lambda name: self._edits.left(name),
             owner=owner,
+            sign_ins=self._sign_ins,
             environ=environ,
             start_limit=document.start_limit,
             raise_internal=raise_internal,
         )
         self.registry.when_used(self._roster.used)
         self._edits = Edits(
-            document, self._roster, self.events, environ, saved=saved, wants=lambda name: only is None or name in only
+            document,
+            self._roster,
+            self.events,
+            environ,
+            self._sign_ins,
+            saved=saved,
+            wants=lambda name: only is None or name in only,
         )
         self._lookup = Lookup(self._offer, self._roster, lambda: self.document)
         living = [config for config in document.servers.values() if only is None or config.name in only]
@@ -488,14 +506,21 @@ class MCPManager:
 
     # Its life, for open_manager alone.
 
+    async def look_at_sign_ins(self) -> None:
+        """Read what is kept of sign-ins, so that the first status tells of it. For open_manager."""
+        await self._sign_ins.look(client.config for client in self._roster)
+
     async def run(self) -> None:
         """The lives of the servers, until :meth:`close`."""
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(self._tell_when_started)
-            async with trio.open_nursery() as watching:
-                watching.start_soon(self._edits.watch)
-                await self._roster.run()
-                watching.cancel_scope.cancel()
+        async with trio.open_nursery() as beside:
+            beside.start_soon(self._sign_ins.run)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._tell_when_started)
+                async with trio.open_nursery() as watching:
+                    watching.start_soon(self._edits.watch)
+                    await self._roster.run()
+                    watching.cancel_scope.cancel()
+            beside.cancel_scope.cancel()
 
     def close(self) -> None:
         """Let every server end, side by side. :meth:`run` returns when they have."""

@@ -105,6 +105,7 @@ async def _opened(
     )
     raised: BaseException | None = None
     try:
+        await manager.look_at_sign_ins()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(manager.run)
             nursery.start_soon(_clean_up, instances)

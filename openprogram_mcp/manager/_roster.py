@@ -23,6 +23,7 @@ from ..permissions import Permissions
 from ..status import ServerState, ServerStatus
 from ..transports._ownership import Instance
 from ._offer import Offer
+from ._sign_ins import SignIns
 
 __all__ = ["Roster"]
 
@@ -42,6 +43,7 @@ class Roster:
         prepare: See :class:`~openprogram_mcp.client.MCPClient`.
         left: Told, by its name, that a server has left while the others go on.
         owner: Whose their processes are.
+        sign_ins: Signs in to them.
         environ: Our environment, for their processes.
         start_limit: How many may be busy starting at once.
         raise_internal: Let a fault of ours out; for tests.
@@ -57,6 +59,7 @@ class Roster:
         prepare: Callable[[MCPClient], Awaitable[MCPServerConfig | None]],
         left: Callable[[str], None],
         owner: Instance,
+        sign_ins: SignIns,
         environ: Mapping[str, str],
         start_limit: int,
         raise_internal: bool = False,
@@ -69,6 +72,7 @@ class Roster:
         self._prepare = prepare
         self._left = left
         self._owner = owner
+        self._sign_ins = sign_ins
         self._environ = environ
         self._gate = StartGate(start_limit)
         self._raise_internal = raise_internal
@@ -102,6 +106,8 @@ class Roster:
             return evolve(
                 status,
                 tools=names,
+                auth=self._sign_ins.status(client.config),
+                authorization_url=self._sign_ins.authorization_url(name),
                 config_error=client.config_error if error is None else error.message,
                 warnings=(*self._offer.clashes_of(name), *status.warnings)[:_MAX_WARNINGS],
             )
@@ -162,6 +168,7 @@ class Roster:
             bus=bus,
             gate=self._gate,
             owner=self._owner,
+            signing=self._sign_ins,
             environ=self._environ,
             prepare=prepare,
             permit=lambda tool: self._permissions().check(tool, config.name),

@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import httpx2
+from mcp.client.auth.utils import extract_field_from_www_auth
 from mcp.shared.exceptions import MCPError
 from mcp_types import INTERNAL_ERROR, METHOD_NOT_FOUND
 
@@ -25,6 +26,7 @@ __all__ = [
     "credentials_refused",
     "error_in",
     "impatient",
+    "lacks_scope",
     "means_session_lost",
     "refused",
     "retry_after",
@@ -142,6 +144,20 @@ def credentials_refused(response: httpx2.Response, *, given: bool, phase: str) -
         phase=phase,
         remedy="Give it a token: 'auth' of kind 'bearer', or an 'Authorization' header.",
         challenges=challenges,
+    )
+
+
+def lacks_scope(response: httpx2.Response) -> HttpRefused | None:
+    """What a refusal means that is about one request: the credentials are good, and do not reach that far."""
+    if response.status_code != HTTPStatus.FORBIDDEN:
+        return None
+    if extract_field_from_www_auth(response, "error") != "insufficient_scope":
+        return None
+    scope = extract_field_from_www_auth(response, "scope")
+    return HttpRefused(
+        HTTPStatus.FORBIDDEN,
+        "insufficient scope" if scope is None else f"insufficient scope: it wants {scope[:200]}",
+        remedy="Sign in again, and consent to that: openprogram-mcp auth.",
     )
 
 

@@ -16,10 +16,10 @@ import trio
 from attrs import frozen
 
 from ..config import BearerAuth, MCPServerConfig
-from ..errors import ServerFailed
+from ..errors import OpenProgramMCPError, ServerFailed
 from ._http_cork import cork
 
-__all__ = ["Unreachable", "configured_credentials", "open_client", "origin", "own_headers", "unreachable"]
+__all__ = ["NotSigned", "Unreachable", "configured_credentials", "open_client", "origin", "own_headers", "unreachable"]
 
 logger = logging.getLogger(__name__)
 
@@ -134,12 +134,24 @@ class Unreachable:
     """
 
     message: str
-    remedy: str
+    remedy: str | None
     transient: bool = True
+
+
+class NotSigned(httpx2.ConnectError):
+    """A request was not sent, because who signs it has nothing to sign it with now."""
+
+    def __init__(self, failure: OpenProgramMCPError) -> None:
+        super().__init__(f"not signed: {failure.message}")
+        self.failure = failure
 
 
 def unreachable(error: BaseException, url: httpx2.URL) -> Unreachable:
     """What a failure to connect means, told by its kind and never by its text."""
+    if isinstance(error, NotSigned):
+        why = error.failure
+        transient = isinstance(why, ServerFailed) and why.transient
+        return Unreachable(f"its sign-in cannot be renewed now: {why.message}", why.remedy, transient=transient)
     where = origin(url)
     for cause in _causes(error):
         match cause:

@@ -19,7 +19,7 @@ from ..errors import ServerFailed
 from . import wire
 from ._asked import Asked
 from ._events import EventBuffer
-from ._http_answers import content_type, credentials_refused, error_in, refused, retry_after, status_words
+from ._http_answers import content_type, credentials_refused, error_in, lacks_scope, refused, retry_after, status_words
 from ._http_base import HttpDispatcher
 from ._http_client import origin, unreachable
 from ._requests import ConnectionClosed, RequestLost, SessionLost
@@ -200,6 +200,11 @@ class SseDispatcher(HttpDispatcher):
             asked.not_run()
             self._pauses.ask(status, retry_after(response))
             return True
+        scope = lacks_scope(response)
+        if scope is not None and asked.method != "initialize":
+            asked.not_run()
+            asked.settle(scope)
+            return False
         if status == 401 or (status == 403 and "www-authenticate" in response.headers):
             asked.not_run()
             self._end(credentials_refused(response, given=self._credentials, phase="running"))

@@ -31,6 +31,7 @@ from ._http_answers import (
     content_type,
     credentials_refused,
     error_in,
+    lacks_scope,
     means_session_lost,
     refused,
     retry_after,
@@ -269,6 +270,12 @@ class StreamableDispatcher(HttpDispatcher):
                 asked.not_run()
                 self._pauses.ask(status, wait)
                 return True
+        scope = lacks_scope(response)
+        if scope is not None and asked.method not in ("initialize", "server/discover"):
+            # It is about what was asked, and not about who asks.
+            asked.not_run()
+            asked.settle(scope)
+            return False
         if status == 401 or (status == 403 and "www-authenticate" in response.headers):
             asked.not_run()
             self.lose(credentials_refused(response, given=self._credentials, phase=self.phase))

@@ -14,6 +14,7 @@ from ..status import ExitWay, Phase
 
 __all__ = [
     "Auth",
+    "AuthAnswer",
     "CallRequest",
     "CallResult",
     "Completion",
@@ -25,6 +26,7 @@ __all__ = [
     "LastCallRow",
     "LogLine",
     "LogPage",
+    "PendingAuth",
     "Problem",
     "PromptList",
     "PromptRequest",
@@ -234,6 +236,29 @@ class Completion:
     """What an argument may be, as MCP gives it; there may be more keys."""
 
     completion: dict[str, Any]
+
+
+@frozen
+class PendingAuth:
+    """A sign-in that waits for somebody: where to go, what its answer is told by, and until when it waits."""
+
+    server: str
+    authorization_url: str
+    state: str
+    expires_at: str
+    redirect_uri: str
+
+
+@frozen
+class AuthAnswer:
+    """What an authorization server has answered: the code and its state, or the whole address of the browser.
+
+    A code without a state is for the one sign-in of the server that waits.
+    """
+
+    code: str | None = None
+    state: str | None = None
+    redirect_url: str | None = None
 
 
 @frozen

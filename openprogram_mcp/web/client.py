@@ -68,12 +68,13 @@ class WorkerClient:
             response = self._request(connection, "GET", _target(path, given), None, {}, _ANSWER_SECONDS)
             return self._json(response)
 
-    def post(self, *path: str, body: Any = None, patient: bool = False) -> Any:
+    def post(self, *path: str, body: Any = None, patient: bool = False, **query: str) -> Any:
         """``POST /api/mcp/…`` with a JSON body.
 
         Args:
             path: The parts of the path.
             body: The body.
+            query: The query.
             patient: Wait as long as the worker takes: it has limits of its own.
 
         Raises:
@@ -81,7 +82,16 @@ class WorkerClient:
         """
         limit = None if patient else _ANSWER_SECONDS
         with closing(self._connect()) as connection:
-            return self._json(self._request(connection, "POST", _target(path, {}), body, {}, limit))
+            return self._json(self._request(connection, "POST", _target(path, query), body, {}, limit))
+
+    def delete(self, *path: str) -> None:
+        """``DELETE /api/mcp/…``.
+
+        Raises:
+            ProblemAnswer, WorkerGone, WorkerUnreachable: As ``get``.
+        """
+        with closing(self._connect()) as connection:
+            self._json(self._request(connection, "DELETE", _target(path, {}), None, {}, _ANSWER_SECONDS))
 
     def stream(self, *path: str, body: Any = None) -> Iterator[tuple[str, Any]]:
         """``POST /api/mcp/…`` and yield the events of the answer, each as its type and its data.
