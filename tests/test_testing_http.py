@@ -199,6 +199,15 @@ async def test_a_server_that_runs_is_changed_and_plays_what_was_said_last() -> N
         assert len((await peer.response()).json["result"]["tools"]) == 2
 
 
+async def test_what_stands_behind_the_standard_in_a_script_for_a_whole_request_comes_after_the_answer() -> None:
+    fake = FakeHttpServer(sessions=False).tool("slow", do.sleep(0.01), do.reply("done"))
+    fake.on("POST", do.standard(), do.cut())
+    async with talking(fake) as peer:
+        await peer.post("tools/call", {"name": "slow"})
+        assert (await peer.response()).json["result"]["content"][0]["text"] == "done"
+        assert await peer.rest() == b""
+
+
 @pytest.mark.parametrize("line_end", ["\n", "\r\n", "\r"])
 async def test_events_are_written_as_the_script_frames_them(line_end: str) -> None:
     fake = FakeHttpServer(sessions=False)

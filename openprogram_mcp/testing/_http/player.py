@@ -46,7 +46,10 @@ class HttpSteps(Steps):
     ) -> Running:
         """As over stdio; in a script for a whole HTTP request, what the server does with that."""
         if task.message is None and task.origin is not None and task.origin.request is not None:
-            self._player.world.serve(task.origin)
+            exchange: Exchange = task.origin
+            self._player.world.serve(exchange)
+            if exchange.tasks > 1:  # what stands behind it in the script comes when the message has been dealt with
+                yield None, ("served", exchange.number)
             return
         yield from super().standard(task, changes, drop)
 
@@ -148,6 +151,8 @@ class HttpPlayer(Player):
         if origin is None:
             return
         origin.tasks -= 1
+        if origin.tasks == 1:
+            self.wake(("served", origin.number))
         if origin.tasks == 0:
             if origin.request is None:
                 origin.connection.read_now()
