@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import trio
 from attrs import define, evolve, field
 
 from openprogram_mcp.adapter import AgentTool, AgentToolResult, RemoteTool
-from openprogram_mcp.errors import UnknownServer, UnknownTool
+from openprogram_mcp.config import ConfigDocument, MCPServerConfig
+from openprogram_mcp.errors import ConfigError, StorageError, UnknownServer, UnknownTool
 from openprogram_mcp.events import EventBus, StatusChanged
 from openprogram_mcp.registry import ToolRegistry
 from openprogram_mcp.status import ProcessCount, ServerState, ServerStatus
@@ -48,6 +50,8 @@ class FakeManager:
     answer: Answer = answer_text
     events: EventBus = field(factory=EventBus)
     registry: ToolRegistry = field(factory=ToolRegistry)
+    document: ConfigDocument = field(factory=lambda: ConfigDocument(path=Path("mcp_servers.json")))
+    config_problem: ConfigError | StorageError | None = None
     status_version: int = 7
     processes: ProcessCount = field(factory=ProcessCount)
     counts: int = 0
@@ -151,6 +155,39 @@ class FakeManager:
 
     async def disconnect(self, name: str) -> ServerStatus:
         return await self._act("disconnect", name)
+
+    async def enable(self, name: str) -> ServerStatus:
+        return await self._act("enable", name)
+
+    async def disable(self, name: str) -> ServerStatus:
+        return await self._act("disable", name)
+
+    async def add(self, config: MCPServerConfig, *, force: bool) -> ServerStatus:
+        return await self._edit("add", config.name, config, force)
+
+    async def update(self, name: str, config: Any, *, force: bool, revision: str | None) -> ServerStatus:
+        return await self._edit("update", name, config, force, revision)
+
+    async def remove(self, name: str, *, revision: str | None) -> None:
+        await self._edit("remove", name, revision)
+
+    async def test(self, config: MCPServerConfig) -> ServerStatus:
+        return await self._edit("test", config.name, config)
+
+    async def set_roots(self, roots: Any, *, revision: str | None) -> None:
+        await trio.lowlevel.checkpoint()
+        self.document = self.document.with_roots(roots)
+        self.asked.append(("set_roots", revision))
+
+    async def _edit(self, what: str, name: str, *arguments: Any) -> ServerStatus:
+        self.asked.append((what, name, *arguments))
+        self.calling.set()
+        try:
+            await self.offer(what, arguments)
+        except trio.Cancelled:
+            self.cancelled.set()
+            raise
+        return self.rows.get(name, ServerStatus(name=name, type="local"))
 
     async def _act(self, act: str, name: str) -> ServerStatus:
         for _ in range(50):  # as with a real one, others get their turn meanwhile

@@ -103,10 +103,19 @@ async def test_a_server_is_started_and_stopped(verb: str) -> None:
 async def test_a_read_only_worker_changes_nothing_and_calls_only_what_says_that_it_reads() -> None:
     async with serving(read_only=True) as site:
         site.manager.put("a", remote_tool("look", annotations={"readOnlyHint": True}), remote_tool("write"))
-        for path in ("servers/a/restart", "servers/a/connect", "servers/a/disconnect", "tools/a__write/call"):
-            reply = await site.post(f"/api/mcp/{path}", {})
+        actions = ("restart", "connect", "disconnect", "enable", "disable")
+        for method, path in [
+            *(("POST", f"servers/a/{verb}") for verb in actions),
+            ("POST", "tools/a__write/call"),
+            ("POST", "servers"),
+            ("PATCH", "servers/a"),
+            ("DELETE", "servers/a"),
+            ("POST", "test"),
+            ("PUT", "roots"),
+        ]:
+            reply = await site.ask(method, f"/api/mcp/{path}", None, {"roots": []} if path == "roots" else {})
             assert (reply.status, reply.json["code"]) == (403, "read_only"), path
-        assert site.manager.acts == []
+        assert (site.manager.acts, site.manager.asked) == ([], [])
         assert (await site.post("/api/mcp/tools/a__look/call", {})).status == 200
         assert [call[0] for call in site.manager.calls] == ["a__look"]
         assert (await site.post("/api/mcp/tools/ghost/call", {})).json["code"] == "unknown_tool"
@@ -492,6 +501,11 @@ async def test_the_openapi_document_names_every_route_and_shape() -> None:
             "/api/mcp/servers/{name}/auth/callback",
             "/api/mcp/auth/pending",
             "/api/mcp/auth/pending/{sign_in}",
+            "/api/mcp/servers/{name}/enable",
+            "/api/mcp/servers/{name}/disable",
+            "/api/mcp/test",
+            "/api/mcp/roots",
+            "/mcp",
             "/api/mcp/servers/{name}/resources",
             "/api/mcp/servers/{name}/resources/read",
             "/api/mcp/servers/{name}/prompts",

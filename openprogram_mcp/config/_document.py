@@ -106,6 +106,22 @@ class ConfigDocument:
             broken={one: error for one, error in self.broken.items() if one != name},
         )
 
+    def with_roots(self, roots: Iterable[Mapping[str, Any]]) -> Self:
+        """The document with these roots (specification: client/roots, "Root"), in the place of those it has.
+
+        Args:
+            roots: Each with its ``uri``, and a ``name`` where it has one.
+
+        Raises:
+            ConfigError: One of them is no ``file://`` URI.
+        """
+        given = tuple(dict(root) for root in roots)
+        for number, root in enumerate(given):
+            if not str(root.get("uri")).startswith("file://"):
+                at = f"roots.{number}.uri"
+                raise ConfigError(f"{at}: expected a file:// URI", path=at, remedy="Give a folder as file:///its/path.")
+        return attrs.evolve(self, roots=given)
+
 
 def load_document(path: Path | None = None) -> ConfigDocument:
     """Read the configuration file.

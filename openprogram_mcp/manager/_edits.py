@@ -7,9 +7,9 @@ up changes nothing. Whether two have changed the same at once is told by the rev
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import Any, Final
 
 import trio
 from attrs import evolve
@@ -167,7 +167,21 @@ class Edits:
                     await client.ended.wait()
             self._unsaved.discard(name)
 
-    def _expect(self, revision: str | None, name: str) -> None:
+    async def set_roots(self, roots: Sequence[Mapping[str, Any]], *, revision: str | None = None) -> None:
+        """Save other roots.
+
+        Raises:
+            ConfigError: One of them does not fit.
+            RevisionConflict: The file was changed meanwhile; nothing was changed here.
+        """
+
+        def changed(document: ConfigDocument) -> ConfigDocument:
+            self._expect(revision, None)
+            return document.with_roots(roots)
+
+        await self._save(changed)
+
+    def _expect(self, revision: str | None, name: str | None) -> None:
         if revision is not None and revision != self.document.revision:
             raise RevisionConflict(
                 "the configuration was changed since it was read",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 from uuid import uuid4
@@ -485,6 +485,24 @@ class MCPManager(AuthCommands):
         """
         self._refuse_if_read_only()
         await self._edits.remove(name, revision=revision)
+
+    async def set_roots(self, roots: Sequence[Mapping[str, Any]], *, revision: str | None = None) -> None:
+        """Set the roots of the configuration (``document.roots``), and save that.
+
+        They are stored; no server is told of them yet.
+
+        Args:
+            roots: Each with its ``uri``, a ``file://`` one, and a ``name`` where it has one.
+            revision: Only if the configuration is at this revision.
+
+        Raises:
+            ConfigError: One of them does not fit.
+            RevisionConflict: The configuration was changed since.
+            StorageError: It could not be saved.
+            ReadOnly: This manager refuses every change.
+        """
+        self._refuse_if_read_only()
+        await self._edits.set_roots(roots, revision=revision)
 
     async def _switch(self, name: str, *, enabled: bool) -> ServerStatus:
         await self._edits.switch(self._editable_client(name), enabled=enabled)

@@ -30,6 +30,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         "/api/mcp/servers/{name:str}/auth",
         status_code=200,
         summary="Begin a sign-in; no browser is opened",
+        operation_id="mcp.auth.start",
         responses=problems(404, 422),
         tags=["signing in"],
     )
@@ -41,6 +42,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         "/api/mcp/servers/{name:str}/auth/authenticate",
         status_code=200,
         summary="Sign in with a browser on the worker's machine, and wait for the end of it",
+        operation_id="mcp.auth.authenticate",
         responses=problems(404, 422, 504),
         tags=["signing in"],
     )
@@ -53,7 +55,8 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         "/api/mcp/servers/{name:str}/auth/callback",
         status_code=200,
         summary="Give a sign-in its answer by hand",
-        responses=problems(404, 422),
+        operation_id="mcp.auth.callback",
+        responses=problems(400, 404, 408, 413, 422),
         tags=["signing in"],
     )
     async def finish_auth(name: ServerName, data: Annotated[AuthAnswer, Body()]) -> Response[ServerRow]:
@@ -67,6 +70,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         "/api/mcp/servers/{name:str}/auth",
         status_code=204,
         summary="Forget tokens and registration",
+        operation_id="mcp.auth.remove",
         responses=problems(404),
         tags=["signing in"],
     )
@@ -77,6 +81,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     @get(
         "/api/mcp/auth/pending",
         summary="Sign-ins that wait for somebody",
+        operation_id="mcp.auth.pending",
         responses=problems(),
         tags=["signing in"],
     )
@@ -87,6 +92,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         "/api/mcp/auth/pending/{sign_in:str}",
         status_code=204,
         summary="Give a sign-in up",
+        operation_id="mcp.auth.cancel",
         responses=problems(422),
         tags=["signing in"],
     )

@@ -9,14 +9,12 @@ from collections.abc import Awaitable, Callable
 from typing import Annotated, Any
 from urllib.parse import unquote
 
-import trio
 from litestar import Request, get, post
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter
 from litestar.response import Response
 
-from ..errors import OpenProgramMCPError
-from ._answers import answer, problems
+from ._answers import answer, problems, while_open
 from ._schemas import (
     Completion,
     CompletionRequest,
@@ -26,13 +24,12 @@ from ._schemas import (
     ResourceContents,
     ResourceList,
 )
-from ._sse import cancel_when_closed
 from .app import API
 
 __all__ = ["routes"]
 
 ServerName = Annotated[str, Parameter(description="The server's name, percent-encoded.")]
-_FAILURES = (404, 422, 502, 503, 504)
+_FAILURES = (400, 404, 408, 413, 422, 502, 503, 504)
 _PARTS_BEFORE_PROMPT = len(["", "api", "mcp", "servers", "name", "prompts"])
 _NO_ARGUMENTS = PromptRequest()
 
@@ -44,6 +41,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     @get(
         "/api/mcp/servers/{name:str}/resources",
         summary="A server's resources and their templates",
+        operation_id="mcp.resources.list",
         responses=problems(*_FAILURES),
         tags=["resources and prompts"],
     )
@@ -59,6 +57,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     @get(
         "/api/mcp/servers/{name:str}/resources/read",
         summary="The contents of a resource",
+        operation_id="mcp.resources.read",
         responses=problems(*_FAILURES),
         tags=["resources and prompts"],
     )
@@ -72,6 +71,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     @get(
         "/api/mcp/servers/{name:str}/prompts",
         summary="A server's prompts",
+        operation_id="mcp.prompts.list",
         responses=problems(*_FAILURES),
         tags=["resources and prompts"],
     )
@@ -85,6 +85,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         "/api/mcp/servers/{name:str}/prompts/{prompt:path}",
         status_code=200,
         summary="A prompt, filled in",
+        operation_id="mcp.prompts.get",
         responses=problems(*_FAILURES),
         tags=["resources and prompts"],
     )
@@ -101,6 +102,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         "/api/mcp/servers/{name:str}/complete",
         status_code=200,
         summary="What an argument of a prompt or of a resource's template may be",
+        operation_id="mcp.complete",
         responses=problems(*_FAILURES),
         tags=["resources and prompts"],
     )
@@ -121,15 +123,4 @@ def _as_sent(request: Request[Any, Any, Any], prompt: object) -> str:
 
 async def _answered(request: Request[Any, Any, Any], ask: Callable[[], Awaitable[dict[str, Any]]]) -> Response[Any]:
     """What the server answers; withdrawn when the client closes the request."""
-    found: dict[str, Any] | None = None
-    refusal: OpenProgramMCPError | None = None
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(cancel_when_closed, request.receive, nursery.cancel_scope)
-        try:
-            found = await ask()
-        except OpenProgramMCPError as error:
-            refusal = error
-        nursery.cancel_scope.cancel()
-    if refusal is not None:
-        raise refusal
-    return answer(found)
+    return answer(await while_open(request, ask))

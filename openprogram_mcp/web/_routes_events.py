@@ -45,6 +45,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
             "With `Accept: text/event-stream` a stream of events, from now or after `Last-Event-ID`; else the events "
             "after `since`. `missed` counts those that were lost in between, as the event `Gap` does in a stream."
         ),
+        operation_id="mcp.events",
         responses=problems(422),
         tags=["events"],
     )
@@ -60,7 +61,13 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         records, following, missed = bus.since(position(since or 0))
         return answer(views.event_page(records, following, missed))
 
-    @get("/api/mcp/logs", summary="Log lines of the servers", responses=problems(422), tags=["events"])
+    @get(
+        "/api/mcp/logs",
+        summary="Log lines of the servers",
+        operation_id="mcp.logs",
+        responses=problems(422),
+        tags=["events"],
+    )
     async def logs(
         server: Annotated[str | None, Parameter(description="of this server alone")] = None,
         level: Annotated[str | None, Parameter(description="of this level alone")] = None,

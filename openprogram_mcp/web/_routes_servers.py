@@ -13,7 +13,7 @@ from litestar.response import Response
 from ..status import ServerStatus
 from . import views
 from ._answers import answer, problems, refuse_when
-from ._schemas import ConfigLocation, Health, ServerDetail, ServerList, ServerRow
+from ._schemas import ConfigLocation, Health, ServerDetail, ServerList, ServerRow, ShortServer
 from .app import API, openapi_document
 
 __all__ = ["routes"]
@@ -26,7 +26,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     manager = api.manager
     document: dict[str, Any] = {}
 
-    @get("/healthz", summary="Whether the worker lives", security=[], tags=["worker"])
+    @get("/healthz", summary="Whether the worker lives", operation_id="mcp.health", security=[], tags=["worker"])
     async def healthz() -> Response[Health]:
         return answer(views.health(manager))
 
@@ -36,28 +36,50 @@ def routes(api: API) -> list[HTTPRouteHandler]:
             document.update(openapi_document(api))
         return answer(document)
 
-    @get("/api/mcp/config-path", summary="Where the configuration is", responses=problems(), tags=["worker"])
+    @get(
+        "/api/mcp/config-path",
+        summary="Where the configuration is",
+        operation_id="mcp.config_path",
+        responses=problems(),
+        tags=["worker"],
+    )
     async def config_path() -> Response[ConfigLocation]:
         return answer(views.config_location())
 
-    @get("/api/mcp/servers", summary="Every server's status", responses=problems(), tags=["servers"])
+    @get(
+        "/api/mcp/servers",
+        summary="Every server's status",
+        operation_id="mcp.status",
+        responses=problems(),
+        tags=["servers"],
+    )
     async def list_servers() -> Response[ServerList]:
         await manager.count_processes()
-        return answer(views.server_list(manager))
+        return answer(views.server_list(manager), revision=manager.document.revision)
 
-    @get("/api/mcp/servers/{name:str}", summary="One server", responses=problems(404), tags=["servers"])
+    @get(
+        "/api/mcp/servers/{name:str}",
+        summary="One server",
+        operation_id="mcp.show",
+        responses=problems(404),
+        tags=["servers"],
+    )
     async def show_server(name: ServerName) -> Response[ServerDetail]:
         await manager.freshen_tools()
         await manager.count_processes()
-        return answer(views.server_detail(manager, name))
+        return answer(views.server_detail(manager, name), revision=manager.document.revision)
+
+    @get("/mcp", summary="Every server in short", operation_id="mcp.short", responses=problems(), tags=["servers"])
+    async def short_list() -> Response[list[ShortServer]]:
+        return answer(views.short_list(manager))
 
     def action(verb: str, summary: str, act: Callable[[str], Awaitable[ServerStatus]]) -> HTTPRouteHandler:
         @post(
             f"/api/mcp/servers/{{name:str}}/{verb}",
             status_code=200,
             summary=summary,
-            operation_id=verb,
-            responses=problems(404, 422),
+            operation_id=f"mcp.{verb}",
+            responses=problems(404, 422, 503),
             tags=["servers"],
         )
         async def handle(name: ServerName) -> Response[ServerRow]:
@@ -72,6 +94,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         config_path,
         list_servers,
         show_server,
+        short_list,
         action("restart", "Stop it and start it anew", manager.restart),
         action("connect", "Start it", manager.connect),
         action("disconnect", "Stop it until it is connected again; not saved", manager.disconnect),

@@ -33,7 +33,13 @@ _NO_ARGUMENTS = CallRequest()
 def routes(api: API) -> list[HTTPRouteHandler]:
     """The handlers."""
 
-    @get("/api/mcp/tools", summary="Every tool that can be called", responses=problems(), tags=["tools"])
+    @get(
+        "/api/mcp/tools",
+        summary="Every tool that can be called",
+        operation_id="mcp.tools",
+        responses=problems(),
+        tags=["tools"],
+    )
     async def list_tools() -> Response[ToolList]:
         await api.manager.freshen_tools()
         return answer(views.tool_list(api.manager))
@@ -46,7 +52,8 @@ def routes(api: API) -> list[HTTPRouteHandler]:
             "Closing the request cancels the call. With `Accept: text/event-stream` the answer is a stream of the "
             "events `progress` and, at the end, `result` or `error`."
         ),
-        responses=problems(404, 422, 502, 503, 504),
+        operation_id="mcp.call",
+        responses=problems(400, 404, 408, 413, 422, 502, 503, 504),
         tags=["tools"],
     )
     async def call_tool(

@@ -33,9 +33,12 @@ __all__ = [
     "PromptResult",
     "ResourceContents",
     "ResourceList",
+    "Root",
+    "RootList",
     "ServerDetail",
     "ServerList",
     "ServerRow",
+    "ShortServer",
     "ToolList",
     "ToolRow",
     "ToolSchema",
@@ -134,10 +137,12 @@ class ServerDetail(ServerRow):
 class ServerList:
     """Every server, in the order of the file; ``version`` rises with every change.
 
-    ``processes_owned`` is how many processes they have together; ``processes_leaked`` is 0, or there is a defect.
+    ``config_error`` says why what the configuration file says now is not in force. ``processes_owned`` is how many
+    processes they have together; ``processes_leaked`` is 0, or there is a defect.
     """
 
     version: int
+    config_error: str | None
     processes_owned: int
     processes_leaked: int
     servers: list[ServerRow]
@@ -306,6 +311,35 @@ class ConfigLocation:
 
     path: str
     exists: bool
+
+
+@frozen
+class ShortServer:
+    """A server in short; ``error`` says why it is not connected."""
+
+    name: str
+    connected: bool
+    tools: list[str]
+    error: str | None
+
+
+@frozen
+class Root:
+    """A folder that servers are told of (specification: client/roots)."""
+
+    uri: str
+    name: str | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form, as it is stored."""
+        return {"uri": self.uri} if self.name is None else {"uri": self.uri, "name": self.name}
+
+
+@frozen
+class RootList:
+    """The roots."""
+
+    roots: list[Root]
 
 
 @frozen

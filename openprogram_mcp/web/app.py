@@ -77,7 +77,7 @@ def openapi_document(api: API) -> dict[str, Any]:
 
 
 def _routes(api: API) -> list[HTTPRouteHandler]:
-    from . import _routes_auth, _routes_catalogs, _routes_events, _routes_servers, _routes_tools
+    from . import _routes_auth, _routes_catalogs, _routes_edits, _routes_events, _routes_servers, _routes_tools
 
-    rooms = (_routes_servers, _routes_auth, _routes_tools, _routes_catalogs, _routes_events)
+    rooms = (_routes_servers, _routes_edits, _routes_auth, _routes_tools, _routes_catalogs, _routes_events)
     return [handler for room in rooms for handler in room.routes(api)]

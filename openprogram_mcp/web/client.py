@@ -68,30 +68,75 @@ class WorkerClient:
             response = self._request(connection, "GET", _target(path, given), None, {}, _ANSWER_SECONDS)
             return self._json(response)
 
-    def post(self, *path: str, body: Any = None, patient: bool = False, **query: str) -> Any:
+    def get_with_revision(self, *path: str) -> tuple[Any, str | None]:
+        """``GET /api/mcp/…``, and the revision of the configuration that the answer tells of, where it has one.
+
+        An edit that is given this revision is made only if nobody else has changed the configuration since.
+
+        Raises:
+            ProblemAnswer, WorkerGone, WorkerUnreachable: As ``get``.
+        """
+        with closing(self._connect()) as connection:
+            response = self._request(connection, "GET", _target(path, {}), None, {}, _ANSWER_SECONDS)
+            tag = response.headers.get("ETag")
+            return self._json(response), None if tag is None else tag.strip('"')
+
+    def post(self, *path: str, body: Any = None, force: bool = False, patient: bool = False, **query: str) -> Any:
         """``POST /api/mcp/…`` with a JSON body.
 
         Args:
             path: The parts of the path.
             body: The body.
+            force: Save it though it does not come up.
             query: The query.
             patient: Wait as long as the worker takes: it has limits of its own.
 
         Raises:
             ProblemAnswer, WorkerGone, WorkerUnreachable: As ``get``.
         """
-        limit = None if patient else _ANSWER_SECONDS
-        with closing(self._connect()) as connection:
-            return self._json(self._request(connection, "POST", _target(path, query), body, {}, limit))
+        return self._change("POST", path, body, query, force=force, patient=patient)
 
-    def delete(self, *path: str) -> None:
-        """``DELETE /api/mcp/…``.
+    def patch(
+        self, *path: str, body: Any, force: bool = False, revision: str | None = None, patient: bool = False
+    ) -> Any:
+        """``PATCH /api/mcp/…``: a change of what is there.
+
+        Args:
+            path: The parts of the path.
+            body: What changes.
+            force: Save it though it does not come up.
+            revision: Only if the configuration is at this revision.
+            patient: Wait as long as the worker takes.
 
         Raises:
             ProblemAnswer, WorkerGone, WorkerUnreachable: As ``get``.
         """
+        return self._change("PATCH", path, body, force=force, revision=revision, patient=patient)
+
+    def put(self, *path: str, body: Any, revision: str | None = None) -> Any:
+        """``PUT /api/mcp/…``: this in the place of what is there; arguments and errors as ``patch``."""
+        return self._change("PUT", path, body, revision=revision)
+
+    def delete(self, *path: str, revision: str | None = None) -> None:
+        """``DELETE /api/mcp/…``; arguments and errors as ``patch``."""
+        self._change("DELETE", path, None, revision=revision)
+
+    def _change(
+        self,
+        method: str,
+        path: tuple[str, ...],
+        body: Any,
+        query: Mapping[str, str] | None = None,
+        *,
+        force: bool = False,
+        revision: str | None = None,
+        patient: bool = False,
+    ) -> Any:
+        target = _target(path, {**(query or {}), **({"force": "true"} if force else {})})
+        headers = {} if revision is None else {"If-Match": f'"{revision}"'}
         with closing(self._connect()) as connection:
-            self._json(self._request(connection, "DELETE", _target(path, {}), None, {}, _ANSWER_SECONDS))
+            response = self._request(connection, method, target, body, headers, None if patient else _ANSWER_SECONDS)
+            return self._json(response)
 
     def stream(self, *path: str, body: Any = None) -> Iterator[tuple[str, Any]]:
         """``POST /api/mcp/…`` and yield the events of the answer, each as its type and its data.

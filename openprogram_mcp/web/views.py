@@ -24,20 +24,39 @@ __all__ = [
     "event_page",
     "health",
     "log_page",
+    "root_list",
     "server_detail",
     "server_list",
+    "short_list",
     "tool_list",
 ]
 
 
 def server_list(manager: MCPManager) -> dict[str, Any]:
     """Every server's row, in the order of the file."""
+    problem = manager.config_problem
     return {
         "version": manager.status_version,
+        "config_error": None if problem is None else problem.message,
         "processes_owned": manager.processes.owned,
         "processes_leaked": manager.processes.leaked,
         "servers": [status.to_dict() for status in manager.status().values()],
     }
+
+
+def short_list(manager: MCPManager) -> list[dict[str, Any]]:
+    """Every server in short: whether it is connected, and with which tools."""
+    return [
+        {"name": row.name, "connected": row.ready, "tools": list(row.tools), "error": row.error}
+        for row in manager.status().values()
+    ]
+
+
+def root_list(manager: MCPManager) -> dict[str, Any]:
+    """The roots of the configuration."""
+    # In a file written by hand a name may be anything.
+    named = [(root["uri"], root.get("name")) for root in manager.document.roots]
+    return {"roots": [{"uri": uri, "name": name if isinstance(name, str) else None} for uri, name in named]}
 
 
 def server_detail(manager: MCPManager, name: str) -> dict[str, Any]:
