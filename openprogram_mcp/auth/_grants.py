@@ -107,15 +107,14 @@ async def _tokens(
 ) -> Tokens:
     headers: dict[str, str] = {}
     secret = client.client_secret
-    if signed:
-        pass  # the assertion says who we are
-    elif client.method == "client_secret_basic" and secret:
-        pair = f"{quote(client.client_id, safe='')}:{quote(secret, safe='')}"
-        headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
-    elif client.method == "client_secret_post" and secret:
-        form |= {"client_id": client.client_id, "client_secret": secret}
-    else:
+    if not signed:
+        # Beside a header that says the same: some look for it here alone.
         form["client_id"] = client.client_id
+        if client.method == "client_secret_basic" and secret:
+            pair = f"{quote(client.client_id, safe='')}:{quote(secret, safe='')}"
+            headers["authorization"] = f"Basic {base64.b64encode(pair.encode()).decode()}"
+        elif client.method == "client_secret_post" and secret:
+            form["client_secret"] = secret
     if authority.resource_name is not None:
         form["resource"] = authority.resource_name
     answer = await asker.post(authority.token_endpoint, form=form, headers=headers)
