@@ -32,6 +32,7 @@ from ._http_answers import (
     credentials_refused,
     error_in,
     lacks_scope,
+    may_pass,
     means_session_lost,
     refused,
     retry_after,
@@ -191,7 +192,7 @@ class StreamableDispatcher(HttpDispatcher):
                 response = await self.open_get(buffer.last_id)
                 if not response.is_success or content_type(response) != "text/event-stream":
                     await response.aclose()
-                    if response.status_code < 500:
+                    if not may_pass(response.status_code):
                         break
                     resumption.failed()
                 else:
