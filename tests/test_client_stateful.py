@@ -1,4 +1,4 @@
-"""Any sequence of commands, faults, calls and waiting: no move that the table lacks, and no state without a way on.
+"""Any sequence of commands, edits, faults, calls and waiting: no move that the table lacks, no state without a way on.
 
 The client is the real one, its servers live in memory, and time is the autojump clock's. What must hold while it goes
 on is checked at every change of its state; what must hold in the end, once the commands have stopped, the server is
@@ -23,7 +23,7 @@ from openprogram_mcp import MCPServerConfig, ServerState, ServerStatus
 from openprogram_mcp.adapter import RemoteTool
 from openprogram_mcp.client import Call, MCPClient, StartGate
 from openprogram_mcp.client._connection import protocol
-from openprogram_mcp.errors import NotConnected, ServerFailed, ServerGone, TimedOut, UnknownTool
+from openprogram_mcp.errors import NotConnected, RevisionConflict, ServerFailed, ServerGone, TimedOut, UnknownTool
 from openprogram_mcp.events import EventBus, ToolCallEnded, ToolCallStarted
 from openprogram_mcp.status import TRANSITIONS
 from openprogram_mcp.testing import FakeServer, do
@@ -94,21 +94,29 @@ class Machine:
     states: list[ServerState] = field(factory=list)
     wrong: list[str] = field(factory=list)
     outcomes: list[str | None] = field(factory=list)
+    pid: int | None = None
+    edits: int = 0
 
     def changed(self, client: MCPClient) -> None:
         """Its state or its tools have changed: what is true of it at this moment."""
         row = client.status()
         last = self.states[-1] if self.states else row.status
+        if row.status is not last and last is _S.CONNECTED:
+            hurt = self._is_hurt()
+            if row.status in (_S.RECONNECTING, _S.FAILED) and not hurt:
+                self.wrong.append(f"lost, and nothing was done to it: {row}")
+        if row.status is _S.CONNECTED and row.pid is not None:
+            self.pid = row.pid
         if row.status is not last and row.status not in TRANSITIONS[last]:
             self.wrong.append(f"{last} -> {row.status}")
-        if last is _S.CONNECTED and row.status in (_S.RECONNECTING, _S.FAILED) and not self._is_hurt():
-            self.wrong.append(f"lost, and nothing was done to it: {row}")
         self.states.append(row.status)
-        self.wrong += [f"{what}: {row}" for what in _contradictions(row, client)]
+        self.wrong += [f"{what}: {row}" for what in _contradictions(row, client, hurt=self._is_hurt())]
 
     def _is_hurt(self) -> bool:
-        """Whether something was done to the server that was started last, so that its connection may end."""
-        process = self.world.started[-1]
+        """Whether something was done to the server that counted, so that its connection may end."""
+        if self.pid is None:
+            return False
+        process = next(process for process in self.world.started if process.pid == self.pid)
         return process.server.returncode is not None or process.pid in self.hurt
 
     # What can happen.
@@ -135,6 +143,16 @@ class Machine:
                 client.configure(evolve(client.config, enabled=enabled))
             case "leave":
                 client.leave()
+            case "edit" | "edit by hand":
+                # One in three needs no new connection.
+                self.edits += 1
+                change = {"description": str(self.edits)} if self.edits % 3 == 0 else {"env": {"N": str(self.edits)}}
+                config = client.config.merge_patch(change)
+                if action == "edit":
+                    self.outcomes.append(None)
+                    self.nursery.start_soon(self._edit, config, len(self.outcomes) - 1)
+                elif client.config.enabled:
+                    client.follow(config, config)
             case "kill":
                 for process in self.world.living():
                     self.hurt.add(process.pid)
@@ -163,6 +181,22 @@ class Machine:
         except (NotConnected, ServerGone, TimedOut, UnknownTool) as error:
             self.outcomes[number] = type(error).__name__
 
+    async def _edit(self, config: MCPServerConfig, number: int) -> None:
+        async def save() -> None:
+            await trio.sleep(0.2 if number % 2 else 0)
+            if not self.client.config.enabled:
+                # It was disabled after the edit had been asked for, which enables it again.
+                self.up = True
+
+        try:
+            with trio.move_on_after(40 if number % 3 else 2) as patience:
+                await self.client.edit(config, config, save)
+                self.outcomes[number] = "edited"
+            if patience.cancelled_caught:
+                self.outcomes[number] = "taken back"
+        except (NotConnected, RevisionConflict, ServerFailed) as error:
+            self.outcomes[number] = type(error).__name__
+
     # What must hold in the end.
 
     def expected(self) -> set[ServerState]:
@@ -185,6 +219,7 @@ class Machine:
         assert client.ended.is_set() is client.leaving, story
         assert None not in self.outcomes, story
         assert (row.in_flight, row.queued) == (0, 0), story
+        assert client.leaving or not client._edits.busy, story
         living = self.world.living()
         if row.status is _S.CONNECTED:
             assert [process.pid for process in living] == [row.pid], story
@@ -199,10 +234,12 @@ class Machine:
         assert sorted(started) == sorted(ended) == sorted(set(started)), story
 
 
-def _contradictions(row: ServerStatus, client: MCPClient) -> list[str]:
+def _contradictions(row: ServerStatus, client: MCPClient, *, hurt: bool) -> list[str]:
     found = []
     state = row.status
-    if state is _S.CONNECTED and (set(client.tools) != set(_TOOLS) or row.error or row.retry_at or row.pid is None):
+    # That its process has exited may be known a moment before its connection has ended.
+    gone = row.pid is None and not hurt
+    if state is _S.CONNECTED and (set(client.tools) != set(_TOOLS) or row.error or row.retry_at or gone):
         found.append("connected, but not whole")
     if state not in (_S.CONNECTED, _S.RECONNECTING, _S.STARTING) and client.tools:
         found.append("tools of a server that is not there")
@@ -219,10 +256,11 @@ def _contradictions(row: ServerStatus, client: MCPClient) -> list[str]:
 
 COMMANDS = ("connect", "restart", "disconnect", "enable", "disable")
 FAULTS = ("kill", "kill", "close stdout")
+EDITS = ("edit", "edit", "edit by hand")
 CALLS = tuple(f"call {tool}" for tool in _TOOLS)
 # Leaving is seldom, since nothing comes after it.
 ACTIONS = st.one_of(
-    *(st.sampled_from(some) for some in (COMMANDS, FAULTS, FAULTS, CALLS, CALLS)),
+    *(st.sampled_from(some) for some in (COMMANDS, FAULTS, FAULTS, CALLS, CALLS, EDITS)),
     st.sampled_from((WELL, WELL, SLOW, HANGS, DIES, DIES_LATER, REFUSES, MISSING, MUTE)),
     st.sampled_from((*COMMANDS, "leave")),
 )

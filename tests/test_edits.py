@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 import trio
+from attrs import evolve
 from trio.testing import wait_all_tasks_blocked
 
 from openprogram_mcp import MCPManager, MCPServerConfig, ServerState
+from openprogram_mcp.client import MCPClient
 from openprogram_mcp.errors import (
     ConfigError,
     NotConnected,
@@ -24,7 +26,7 @@ from openprogram_mcp.errors import (
 from openprogram_mcp.events import ConfigChanged, StatusChanged, ToolCallEnded, ToolsChanged
 from openprogram_mcp.manager import _file
 from openprogram_mcp.testing import FakeServer, do
-from tests._living import events_of, managed, until
+from tests._living import events_of, living, managed, until
 
 _S = ServerState
 
@@ -456,3 +458,64 @@ async def test_a_new_server_that_dies_after_an_edit_is_tried_again_as_any(file: 
         row = await until(manager, "a", _S.CONNECTED, where=lambda row: row.generation == 3)
         assert row.server_info == {"name": "fake", "version": "2"}
         assert (await manager.call_tool("a__t")).text == "{}"
+
+
+# At the last moment: of one client, without a file.
+
+
+async def test_a_command_in_the_last_moment_of_an_edit_is_obeyed() -> None:
+    old, new = FakeServer(version="1"), FakeServer(version="2")
+    async with living(config(old)) as life:
+        await life.settled()
+        edited = config(new)
+
+        async def save() -> None:
+            await trio.lowlevel.checkpoint()
+            life.client.disconnect()
+
+        await life.client.edit(edited, edited, save)
+        await life.until(_S.DISCONNECTED)
+        await gone(old)
+        await gone(new)
+        life.client.connect()
+        assert (await life.settled()).server_info == {"name": "fake", "version": "2"}, "the edit was saved, and stands"
+
+
+async def test_a_new_server_that_dies_while_the_edit_is_saved_is_started_anew() -> None:
+    old, new = FakeServer(version="1"), FakeServer(version="2").tool("t")
+    async with living(config(old, reconnect={"initial_seconds": 0.05})) as life:
+        await life.settled()
+        edited = config(new, reconnect={"initial_seconds": 0.05})
+
+        async def save() -> None:
+            new.send_signal("SIGKILL")
+            await gone(new)
+            await wait_all_tasks_blocked(0.05)
+
+        await life.client.edit(edited, edited, save)
+        await life.until(_S.RECONNECTING)
+        await life.until(_S.CONNECTED)
+        assert (await life.call("t")).text == "{}"
+        assert new.starts == 2
+
+
+async def test_an_edit_by_hand_that_has_not_begun_is_forgotten_when_the_file_says_something_else() -> None:
+    hanging, second = FakeServer().on_start(do.hang()), FakeServer(version="2")
+    async with living(config(FakeServer(version="1"))) as life, trio.open_nursery() as nursery:
+        await life.settled()
+        first, late = config(hanging, stop_timeout_seconds=0.2), config(second)
+
+        async def never() -> None:
+            raise AssertionError("it does not come up")
+
+        nursery.start_soon(_expect_conflict, life.client, first, never)
+        await hanging.wait_for("start")
+        life.client.follow(late, late)
+        life.client.configure(evolve(life.client.config, enabled=False))
+        await life.until(_S.DISABLED)
+    assert (second.starts, hanging.alive()) == (0, [])
+
+
+async def _expect_conflict(client: MCPClient, edited: MCPServerConfig, save: Any) -> None:
+    with pytest.raises(RevisionConflict):
+        await client.edit(edited, edited, save)

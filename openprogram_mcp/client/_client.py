@@ -125,6 +125,7 @@ class MCPClient(Supervisor):
     def configure(self, config: MCPServerConfig) -> None:
         """Follow another configuration: from the next connection on, or at once where it enables or disables."""
         enabled_before = self.config.enabled
+        self._edits.forget_by_hand()
         self.take(config)
         if config.enabled != enabled_before:
             self._want(ServerState.PENDING)

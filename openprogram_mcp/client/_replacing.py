@@ -81,13 +81,17 @@ class EditQueue:
             self._fail(edit, NotConnected(f"server {self._server!r} was stopped", server=self._server))
             return
         if edit.by_hand:
-            for earlier in [other for other in self._waiting if other.by_hand]:
-                self._waiting.remove(earlier)
-                earlier.done.set()
-            if self._now is not None and self._now.by_hand:
-                self._now.scope.cancel()
+            self.forget_by_hand()
         self._waiting.append(edit)
         self._arrival.unpark_all()
+
+    def forget_by_hand(self) -> None:
+        """The file says something else by now than in the edits by hand that are not made yet."""
+        for earlier in [edit for edit in self._waiting if edit.by_hand]:
+            self._waiting.remove(earlier)
+            earlier.done.set()
+        if self._now is not None and self._now.by_hand:
+            self._now.scope.cancel()
 
     @trio.lowlevel.enable_ki_protection
     async def made(self, edit: Edit) -> None:

@@ -418,6 +418,9 @@ class Supervisor:
             nursery.start_soon(self.catalogs.follow, connection)
             nursery.start_soon(self._desk.lingering.run)
             nursery.start_soon(watch_health, held, connection, self.config, lambda: self._desk.busy)
+            if held.loss is not None:
+                # It was lost before it was served: while an edit was saved.
+                self._woken.set()
             await self._woken.wait()
             nursery.cancel_scope.cancel()
         if self._adopted is not None:
@@ -492,14 +495,13 @@ class Supervisor:
 
     def adopt(self, held: Held) -> None:
         """Put a connection in the place of the one in force, whatever this server is doing, unless it is to be down."""
-        if self.state is ServerState.DISCONNECTED and self._wanted is None:
-            # Somebody wants it down; that it would come up is known now.
+        if self._wanted is not None or self._leaving or self.state is ServerState.DISCONNECTED:
+            # It was told something at the last moment, or is to be down: that it would come up is known now.
             held.retire()
             return
         if self._held is not None:
             self._held.in_force = False
         held.in_force = True
-        self._wanted = None
         for state in WAY_UP[self.state]:
             self._move(state)
         self._backoff.begin_again()
@@ -507,9 +509,6 @@ class Supervisor:
         self._signing.adopted(self.name)
         self._come_up(held)
         self._interrupt()
-        if held.loss is not None:
-            # It was lost while it was being saved.
-            self.connection_lost()
 
     # What a connection tells while it lives: see _held.Owner.
 
