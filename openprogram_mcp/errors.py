@@ -27,6 +27,7 @@ __all__ = [
     "ServerGone",
     "StorageError",
     "TimedOut",
+    "TooSlow",
     "Unauthorized",
     "UnknownServer",
     "UnknownTool",
@@ -187,6 +188,13 @@ class Forbidden(OpenProgramMCPError):
 
     code = "forbidden"
     status = 403
+
+
+class TooSlow(OpenProgramMCPError):
+    """The body of a request did not arrive in time; nothing was done."""
+
+    code = "too_slow"
+    status = 408
 
 
 class ServerFailed(OpenProgramMCPError):

@@ -506,6 +506,8 @@ async def test_the_openapi_document_names_every_route_and_shape() -> None:
             "/api/mcp/test",
             "/api/mcp/roots",
             "/mcp",
+            "/mcp/enter",
+            "/api/mcp/link",
             "/api/mcp/servers/{name}/resources",
             "/api/mcp/servers/{name}/resources/read",
             "/api/mcp/servers/{name}/prompts",

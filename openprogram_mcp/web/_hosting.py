@@ -25,6 +25,9 @@ from ._guard import ASGIApp
 __all__ = ["host"]
 
 _MAX_CONNECTIONS = 512
+_IDLE_SECONDS = 15.0
+"""How long a client may take to send a request's headers, and may stay without a request."""
+
 _SEND_SECONDS = 60.0
 """How long one piece may take to be taken by the client before the connection is given up."""
 
@@ -54,8 +57,7 @@ async def host(
     config.accesslog = None
     config.errorlog = logging.getLogger(f"{__name__}.hypercorn")
     config.include_server_header = False
-    # Chosen by us, not by the client: how long it may take to send a request's headers, and to stay without one.
-    config.keep_alive_timeout = 15
+    config.keep_alive_timeout = _IDLE_SECONDS
     context = WorkerContext(None)
     living: set[_Connection] = set()
     wrapped = ASGIWrapper(app)  # type: ignore[arg-type]  # its ASGI types are TypedDicts, ours plain mappings

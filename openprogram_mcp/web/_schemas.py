@@ -20,6 +20,7 @@ __all__ = [
     "Completion",
     "CompletionRequest",
     "ConfigLocation",
+    "EntryLink",
     "EventPage",
     "EventRow",
     "Health",
@@ -340,6 +341,14 @@ class RootList:
     """The roots."""
 
     roots: list[Root]
+
+
+@frozen
+class EntryLink:
+    """A link that lets a browser in, once, until ``expires_at``."""
+
+    url: str
+    expires_at: str
 
 
 @frozen

@@ -13,8 +13,9 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.plugins.attrs import AttrsSchemaPlugin
 
 from .. import __version__
-from ._guard import ASGIApp, Guard, allowed_hosts
+from ._guard import BODY_SECONDS, ASGIApp, Guard, allowed_hosts
 from ._problems import EXCEPTION_HANDLERS
+from ._sessions import Sessions
 
 if TYPE_CHECKING:
     from ..manager import MCPManager
@@ -33,21 +34,24 @@ class API:
         stop: Set when the worker stops; open streams end then.
         read_only: Refuse what changes something.
         heartbeat_seconds: How often an idle stream of events sends a comment.
+        sessions: The browsers that were let in.
     """
 
     manager: MCPManager
     stop: trio.Event = field(factory=trio.Event)
     read_only: bool = False
     heartbeat_seconds: float = 15.0
+    sessions: Sessions = field(factory=Sessions)
 
 
-def build_app(api: API, *, host: str, token: str) -> ASGIApp:
+def build_app(api: API, *, host: str, token: str, body_seconds: float = BODY_SECONDS) -> ASGIApp:
     """The application.
 
     Args:
         api: What the routes work with.
         host: The address it is served at; requests addressed to other names are refused.
         token: The owner's token.
+        body_seconds: How long a request's body may take to arrive.
     """
     routes = _routes(api)
     app = Litestar(
@@ -60,7 +64,7 @@ def build_app(api: API, *, host: str, token: str) -> ASGIApp:
         plugins=[AttrsSchemaPlugin()],
         logging_config=None,
     )
-    return Guard(app, token, allowed_hosts(host))  # type: ignore[arg-type]  # its ASGI types are TypedDicts, ours mappings
+    return Guard(app, token, allowed_hosts(host), api.sessions, body_seconds)  # type: ignore[arg-type]  # its ASGI types are TypedDicts, ours mappings
 
 
 def openapi_document(api: API) -> dict[str, Any]:
@@ -77,7 +81,23 @@ def openapi_document(api: API) -> dict[str, Any]:
 
 
 def _routes(api: API) -> list[HTTPRouteHandler]:
-    from . import _routes_auth, _routes_catalogs, _routes_edits, _routes_events, _routes_servers, _routes_tools
+    from . import (
+        _routes_auth,
+        _routes_catalogs,
+        _routes_edits,
+        _routes_entry,
+        _routes_events,
+        _routes_servers,
+        _routes_tools,
+    )
 
-    rooms = (_routes_servers, _routes_edits, _routes_auth, _routes_tools, _routes_catalogs, _routes_events)
+    rooms = (
+        _routes_servers,
+        _routes_edits,
+        _routes_auth,
+        _routes_tools,
+        _routes_catalogs,
+        _routes_events,
+        _routes_entry,
+    )
     return [handler for room in rooms for handler in room.routes(api)]

@@ -8,8 +8,9 @@ import trio
 from attrs import frozen
 
 from ..errors import CannotListen
-from ._guard import ASGIApp
+from ._guard import BODY_SECONDS, ASGIApp
 from ._hosting import host as host_connections
+from ._sessions import Sessions
 from .app import API, build_app
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ async def serve(
     shutdown: trio.Event,
     grace_seconds: float = _GRACE_SECONDS,
     heartbeat_seconds: float = 15.0,
+    body_seconds: float = BODY_SECONDS,
     task_status: trio.TaskStatus[Address] = trio.TASK_STATUS_IGNORED,
 ) -> None:
     """Serve the management API of a manager until ``shutdown`` is set.
@@ -58,6 +60,7 @@ async def serve(
         shutdown: Ends it; open streams of events end at once.
         grace_seconds: How long other requests may go on after that.
         heartbeat_seconds: How often an idle stream sends a comment.
+        body_seconds: How long a request's body may take to arrive.
         task_status: Started with the bound address, when requests are answered.
 
     Raises:
@@ -77,7 +80,8 @@ async def serve(
         await spare.aclose()
     listener = listeners[0]
     bound = listener.socket.getsockname()
-    app = build_app(API(manager, shutdown, read_only, heartbeat_seconds), host=wanted, token=token)
+    api = API(manager, shutdown, read_only, heartbeat_seconds, Sessions(bound[1]))
+    app = build_app(api, host=wanted, token=token, body_seconds=body_seconds)
     async with trio.open_nursery() as nursery:
         await nursery.start(_host, app, listener, shutdown, grace_seconds)
         task_status.started(Address(bound[0], bound[1]))
