@@ -33,13 +33,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # note such signals; the worker looks at the list once it can act on them.
     noted = _note_signals(early) if "worker" in arguments else None
     from ._main import run
+    from ._parser import command_of
+
+    if noted is not None and command_of(arguments) != "worker":
+        # A server may be called so; then they end the command.
+        _give_back(noted)
+        noted = None
+        if early:
+            return 128 + early[0]
 
     try:
         return run(arguments, early)
     finally:
         if noted is not None:
-            for number, handler in noted.items():
-                signal.signal(number, handler)
+            _give_back(noted)
 
 
 def _note_signals(early: list[int]) -> dict[signal.Signals, Any] | None:
@@ -51,3 +58,8 @@ def _note_signals(early: list[int]) -> dict[signal.Signals, Any] | None:
     except ValueError:
         # Not the main thread: the signals are somebody else's.
         return None
+
+
+def _give_back(noted: dict[signal.Signals, Any]) -> None:
+    for number, handler in noted.items():
+        signal.signal(number, handler)

@@ -14,6 +14,7 @@ from .. import paths
 from ..errors import ConfigError, OpenProgramMCPError
 from ._output import Output
 from ._parser import Options, build_parser
+from ._parser_manage import split_words
 from ._signals import Interrupted
 
 __all__ = ["run"]
@@ -24,6 +25,17 @@ _COMMANDS = {
     "worker": "_worker",
     "list": "_servers",
     "show": "_servers",
+    "add": "_add",
+    "edit": "_edit",
+    "rm": "_change",
+    "enable": "_change",
+    "disable": "_change",
+    "connect": "_change",
+    "disconnect": "_change",
+    "restart": "_change",
+    "logs": "_watch",
+    "events": "_watch",
+    "completion": "_completion",
     "tools": "_tools",
     "call": "_tools",
     "test": "_test",
@@ -46,7 +58,8 @@ def run(argv: Sequence[str], early_signals: Sequence[int]) -> int:
     Returns:
         The exit code.
     """
-    output = Output(json="--json" in argv)
+    # Behind a -- it is an argument of somebody else's.
+    output = Output(json="--json" in split_words(argv)[0])
     try:
         options = build_parser().parse_options(argv, early_signals)
         with _state_dir(options):

@@ -58,6 +58,10 @@ class Output:
         indent = 2 if sys.stdout.isatty() else None
         print(json.dumps(value, ensure_ascii=False, indent=indent))  # noqa: T201 - printing is what this class is for
 
+    def line(self, value: Any) -> None:
+        """Print a JSON value in one line, wherever it goes."""
+        print(json.dumps(value, ensure_ascii=False))  # noqa: T201 - printing is what this class is for
+
     def text(self, text: str) -> None:
         """Print text of somebody else's: as it is in a pipe, harmless on a terminal."""
         self._write(sys.stdout, text)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, NoReturn
 
 from .. import __version__
 from ..errors import UsageError
+from ._parser_manage import add_manage_commands, add_watch_commands, split_words
 
-__all__ = ["Options", "Parser", "build_parser"]
+__all__ = ["Options", "Parser", "build_parser", "command_of"]
 
 _PROGRAM = "openprogram-mcp"
 
@@ -49,6 +51,20 @@ class Options(argparse.Namespace):
     pending: bool
     cancel: str | None
 
+    url: str | None
+    words: list[str] | None = None
+    env: list[tuple[str, str]]
+    header: list[tuple[str, str]]
+    disabled: bool
+    force: bool
+
+    follow: bool
+    server: str | None
+    level: str | None
+    since: int | None
+    shell: str | None
+    servers: bool
+
     host: str
     port: int
     demo_if_empty: bool
@@ -74,7 +90,14 @@ class Parser(argparse.ArgumentParser):
         Raises:
             UsageError: They are not right.
         """
+        before, words = split_words(argv)
+        if words is not None and command_of(before) == "add":
+            # What is behind the -- is a command line of its own.
+            argv = before
+        else:
+            words = None
         options, rest = self.parse_known_args(list(argv), Options())
+        options.words = words
         if options.command == "call":
             # argparse gives a list of arguments what stands before the next option, and no more.
             options.pairs += [word for word in rest if not word.startswith("-")]
@@ -83,6 +106,17 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         options.early_signals = early_signals
         return options
+
+
+def command_of(argv: Sequence[str]) -> str | None:
+    """The command among some arguments, before they are parsed: the first word that is no option, nor of one."""
+    words = iter(argv)
+    for word in words:
+        if word == "--state-dir":
+            next(words, None)
+        elif not word.startswith("-"):
+            return word
+    return None
 
 
 def build_parser() -> Parser:
@@ -108,10 +142,12 @@ def build_parser() -> Parser:
         "--log-format", choices=("text", "json"), default="text", help="form of the log (default: %(default)s)"
     )
 
+    new = partial(_add, commands)
     _add(commands, "list", "all servers and their states")
     show = _add(commands, "show", "one server: its state, its configuration and its tools")
     show.add_argument("name", metavar="NAME", help="the server")
 
+    add_manage_commands(new, _seconds)
     _add(commands, "tools", "all tools that can be called")
     call = _add(commands, "call", "call a tool", epilog=_CALL_EPILOG)
     call.add_argument("tool", metavar="TOOL", help="the tool's full name, as `tools` lists it: server__tool")
@@ -132,6 +168,7 @@ def build_parser() -> Parser:
     way.add_argument("--pending", action="store_true", help="the sign-ins that wait for somebody")
     way.add_argument("--cancel", metavar="STATE", help="give a sign-in up")
 
+    add_watch_commands(new)
     _add(commands, "config-path", "where the configuration file is")
     _add(commands, "doctor", "check the configuration, the programs it names and the permissions of files")
     return parser

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
     from ..manager import MCPManager
     from ._progress import Progress
 
-__all__ = ["print_server", "run_list", "run_show"]
+__all__ = ["is_up", "print_server", "print_verdict", "run_list", "run_show", "without_defaults"]
+
+_SIGNS_IN = frozenset({"needs_auth", "needs_client_registration"})
 
 
 def run_list(_options: Options, output: Output) -> int:
@@ -36,7 +38,10 @@ def run_list(_options: Options, output: Output) -> int:
     else:
         for row in found["servers"]:
             output.row(row["name"], row["status"], row["tool_count"], summary(row))
-    # A worker of an older version does not count.
+    # A worker of an older version does not tell these.
+    if not output.json and (problem := found.get("config_error")):
+        output.error_text(f"openprogram-mcp: the configuration file cannot be read: {problem}")
+        output.error_text("What it said before stays in force. Correct the file; the worker follows at once.")
     if not output.json and (leaked := found.get("processes_leaked")):
         output.error_text(f"openprogram-mcp: {leaked} processes lived on after their server had been stopped")
     return 0
@@ -57,6 +62,8 @@ def summary(row: Mapping[str, Any]) -> str:
     """What there is to say about a server besides its state."""
     if row["error"]:
         return f"{row['phase']}: {row['error']}" if row["phase"] else str(row["error"])
+    if row["config_error"]:
+        return f"not in force: {row['config_error']}"
     if row["ready"]:
         info = row["server_info"] or {}
         return " ".join(str(info[key]) for key in ("name", "version") if info.get(key))
@@ -78,7 +85,7 @@ def print_server(row: Mapping[str, Any], output: Output) -> None:
         ("processes", row.get("processes") or None),
         ("uptime", None if row["uptime_seconds"] is None else f"{row['uptime_seconds']:.1f} s"),
     ]
-    config = _without_defaults(row.get("config") or {})
+    config = without_defaults(row.get("config") or {})
     lines += [("config", f"{key} = {json.dumps(value, ensure_ascii=False)}") for key, value in config.items()]
     descriptions = {tool["name"]: tool["description"] for tool in row.get("tool_schemas", [])}
     lines += [("tool", f"{name}  {one_line(descriptions.get(name, ''), 100)}".rstrip()) for name in row["tools"]]
@@ -90,7 +97,35 @@ def print_server(row: Mapping[str, Any], output: Output) -> None:
             output.row(key, value)
 
 
-def _without_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
+def is_up(row: Mapping[str, Any]) -> bool:
+    """Whether a server has come up. One that waits for a sign-in has: nothing is wrong with its configuration."""
+    return bool(row["ready"]) or row["status"] in _SIGNS_IN
+
+
+def print_verdict(row: Mapping[str, Any], output: Output, *notes: str) -> None:
+    """What came of a command about one server: its row as JSON; or a line, and on stderr what there is to do.
+
+    Args:
+        row: The server.
+        output: Where it goes.
+        notes: What else is to be told, a line each; on stderr.
+    """
+    if output.json:
+        output.value(row)
+        return
+    said = str(row["status"])
+    if row["ready"]:
+        said += f", {row['tool_count']} {'tool' if row['tool_count'] == 1 else 'tools'}"
+    if row["error"]:
+        said += f": {summary(row)}"
+    output.text(one_line(f"{row['name']}: {said}", 2000))
+    lines = [f"  {one_line(line)}" for line in row["stderr"][-5:] if row["error"]]
+    lines += [one_line(str(row["remedy"]))] if row["remedy"] else []
+    for line in (*lines, *notes):
+        output.error_text(line)
+
+
+def without_defaults(config: Mapping[str, Any]) -> dict[str, Any]:
     """What somebody has chosen."""
     from ..config import MCPServerConfig
 

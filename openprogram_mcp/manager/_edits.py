@@ -95,9 +95,17 @@ class Edits:
         name = config.name
         async with self._alone_with(name):
             await self._file.reread()
-            if name in self._roster or name in {**self.document.servers, **self.document.broken}:
-                raise ServerExists(f"a server is called {name!r} already", remedy="Choose another name.", server=name)
-            await self._begin(self.document.with_server(config).servers[name], force=force)
+            self._refuse_taken(name, self.document)
+            if name in self._roster:
+                raise _taken(name)
+
+            new = self.document.with_server(config).servers[name]
+
+            def added(document: ConfigDocument) -> ConfigDocument:
+                self._refuse_taken(name, document)
+                return document.with_server(new)
+
+            await self._begin(new, added, force=force)
 
     async def update(
         self,
@@ -125,13 +133,9 @@ class Edits:
             await self._file.reread()
             self._expect(revision, name)
             client, before = self._roster.get(name), self.document.servers.get(name)
-            if client is None and name not in self.document.broken:
+            if client is None and not self._stands(name):
                 raise self._roster.unknown(name)
             new = self.document.with_server(change(before)).servers[name]
-            if client is None:
-                # What stands in the file is no server; this makes one of it.
-                await self._begin(new, force=force)
-                return
 
             def changed(document: ConfigDocument) -> ConfigDocument:
                 self._expect(revision, name)
@@ -143,12 +147,19 @@ class Edits:
                     )
                 return document.with_server(new)
 
+            if client is None:
+                # What stands in the file is no server, and this makes one of it; or it does not live here so far.
+                await self._begin(new, changed, force=force)
+                return
+
             async def save() -> None:
                 await self._save(changed, name)
 
             await client.edit(new, self.expanded(new), save, force=force)
 
-    async def _begin(self, config: MCPServerConfig, *, force: bool) -> None:
+    async def _begin(
+        self, config: MCPServerConfig, change: Callable[[ConfigDocument], ConfigDocument], *, force: bool
+    ) -> None:
         """Let a server live, and save it once it is up; or let nothing be left of it."""
         name = config.name
         client = self._roster.begin(config)
@@ -158,7 +169,7 @@ class Edits:
             status = await client.settled()
             if status.status is ServerState.FAILED and not force:
                 raise _not_up(status)
-            await self._save(lambda document: document.with_server(client.config), name)
+            await self._save(change, name)
             kept = True
         finally:
             if not kept:
@@ -166,6 +177,18 @@ class Edits:
                     client.leave()
                     await client.ended.wait()
             self._unsaved.discard(name)
+            if not kept:
+                # Somebody else may have put one of this name into the file meanwhile.
+                self.left(name)
+
+    def _stands(self, name: str) -> bool:
+        """Whether the file has an entry of this name, usable or not, wherever it lives."""
+        return name in self.document.servers or name in self.document.broken
+
+    @staticmethod
+    def _refuse_taken(name: str, document: ConfigDocument) -> None:
+        if name in document.servers or name in document.broken:
+            raise _taken(name)
 
     async def set_roots(self, roots: Sequence[Mapping[str, Any]], *, revision: str | None = None) -> None:
         """Save other roots.
@@ -208,19 +231,22 @@ class Edits:
             RevisionConflict: The file was changed meanwhile; nothing was changed here.
         """
         async with self._alone_with(name):
+            await self._file.reread()
             client = self._roster.get(name)
-            if client is None and name not in self.document.broken:
+            if client is None and not self._stands(name):
                 raise self._roster.unknown(name)
 
             def removed(document: ConfigDocument) -> ConfigDocument:
                 self._expect(revision, name)
                 return document.without_server(name)
 
+            gone = self.document.servers.get(name) if client is None else client.config
             await self._save(removed, name)
             if client is not None:
                 client.leave()
                 await client.ended.wait()
-                await self._sign_ins.forget_removed(client.config)
+            if gone is not None:
+                await self._sign_ins.forget_removed(gone)
 
     async def switch(self, client: MCPClient, *, enabled: bool) -> None:
         """Enable or disable a server, and save that.
@@ -283,8 +309,10 @@ class Edits:
         changed = []
         for client in self._roster:
             config = document.servers.get(client.name)
+            if client.name in self._unsaved:
+                continue  # whether it may stand there is told when it is saved
             if config is None:
-                if client.name not in document.broken and client.name not in self._unsaved:
+                if client.name not in document.broken:
                     client.leave()
                     changed.append(client.name)
             elif config != client.config and not client.leaving:
@@ -318,6 +346,10 @@ class Edits:
         if permissions != self.permissions:
             self.permissions = permissions
             self._roster.offer_anew()
+
+
+def _taken(name: str) -> ServerExists:
+    return ServerExists(f"a server is called {name!r} already", remedy="Choose another name.", server=name)
 
 
 def _not_up(status: ServerStatus) -> ServerFailed:

@@ -15,7 +15,7 @@ import trio
 from attrs import define, field
 
 from ._events import EventBuffer
-from ._http_answers import content_type, may_pass
+from ._http_answers import content_type
 from ._pauses import Resumption
 
 __all__ = ["GetStream"]
@@ -90,7 +90,7 @@ class GetStream:
                 else:
                     resumption.useless(lasted=trio.current_time() - began)
                 return True
-            if may_pass(status):
+            if status >= 500 or status == 429:
                 resumption.failed()
                 return True
             # It has none, or none any more: it is asked with POST alone.

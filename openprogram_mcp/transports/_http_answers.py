@@ -27,7 +27,6 @@ __all__ = [
     "error_in",
     "impatient",
     "lacks_scope",
-    "may_pass",
     "means_session_lost",
     "refused",
     "retry_after",
@@ -95,11 +94,6 @@ def means_session_lost(status: int, error: tuple[MCPError, Any] | None) -> bool:
     return (
         status == HTTPStatus.BAD_REQUEST and error is not None and error[1] is None and error[0].code in _SESSION_CODES
     )
-
-
-def may_pass(status: int) -> bool:
-    """Whether a stream that is refused so may be had later. 501 is what servers say that know no GET at all."""
-    return status == HTTPStatus.TOO_MANY_REQUESTS or (status >= 500 and status != HTTPStatus.NOT_IMPLEMENTED)
 
 
 def retry_after(response: httpx2.Response) -> float | None:

@@ -32,7 +32,6 @@ from ._http_answers import (
     credentials_refused,
     error_in,
     lacks_scope,
-    may_pass,
     means_session_lost,
     refused,
     retry_after,
@@ -192,7 +191,7 @@ class StreamableDispatcher(HttpDispatcher):
                 response = await self.open_get(buffer.last_id)
                 if not response.is_success or content_type(response) != "text/event-stream":
                     await response.aclose()
-                    if not may_pass(response.status_code):
+                    if response.status_code < 500:
                         break
                     resumption.failed()
                 else:

@@ -117,9 +117,9 @@ class WorkerClient:
         """``PUT /api/mcp/…``: this in the place of what is there; arguments and errors as ``patch``."""
         return self._change("PUT", path, body, revision=revision)
 
-    def delete(self, *path: str, revision: str | None = None) -> None:
+    def delete(self, *path: str, revision: str | None = None, patient: bool = False) -> None:
         """``DELETE /api/mcp/…``; arguments and errors as ``patch``."""
-        self._change("DELETE", path, None, revision=revision)
+        self._change("DELETE", path, None, revision=revision, patient=patient)
 
     def _change(
         self,
@@ -138,6 +138,35 @@ class WorkerClient:
             response = self._request(connection, method, target, body, headers, None if patient else _ANSWER_SECONDS)
             return self._json(response)
 
+    def follow(self, *path: str, since: int | None = None) -> Iterator[tuple[str, Any]]:
+        """``GET /api/mcp/…`` as a stream that ends with the worker, each event as its type and its data.
+
+        The worker has begun to collect events for it when this returns.
+
+        Args:
+            path: The parts of the path.
+            since: Begin after the event of this number; ``None`` begins with what comes next.
+
+        Raises:
+            ProblemAnswer, WorkerGone, WorkerUnreachable: As ``get``; the last one also while it is read.
+        """
+        headers = {"Accept": "text/event-stream", **({} if since is None else {"Last-Event-ID": str(since)})}
+        connection = self._connect()
+        try:
+            response = self._request(connection, "GET", _target(path, {}), None, headers, None)
+            if response.status >= 400:
+                self._json(response)
+        except BaseException:
+            connection.close()
+            raise
+        return self._followed(connection, response)
+
+    def _followed(
+        self, connection: http.client.HTTPConnection, response: http.client.HTTPResponse
+    ) -> Iterator[tuple[str, Any]]:
+        with closing(connection):
+            yield from self._events(response)
+
     def stream(self, *path: str, body: Any = None) -> Iterator[tuple[str, Any]]:
         """``POST /api/mcp/…`` and yield the events of the answer, each as its type and its data.
 
@@ -148,17 +177,20 @@ class WorkerClient:
             response = self._request(connection, "POST", _target(path, {}), body, {"Accept": "text/event-stream"}, None)
             if response.headers.get_content_type() != "text/event-stream":
                 yield "result", self._json(response)
-                return
-            event, data = "message", list[str]()
-            for line in self._lines(response):
-                if not line:
-                    if data:
-                        yield event, json.loads("\n".join(data))
-                    event, data = "message", []
-                elif line.startswith("event:"):
-                    event = line[6:].strip()
-                elif line.startswith("data:"):
-                    data.append(line[5:].removeprefix(" "))
+            else:
+                yield from self._events(response)
+
+    def _events(self, response: http.client.HTTPResponse) -> Iterator[tuple[str, Any]]:
+        event, data = "message", list[str]()
+        for line in self._lines(response):
+            if not line:
+                if data:
+                    yield event, json.loads("\n".join(data))
+                event, data = "message", []
+            elif line.startswith("event:"):
+                event = line[6:].strip()
+            elif line.startswith("data:"):
+                data.append(line[5:].removeprefix(" "))
 
     def _lines(self, response: http.client.HTTPResponse) -> Iterator[str]:
         try:

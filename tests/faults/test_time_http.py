@@ -254,17 +254,6 @@ async def test_a_legacy_stream_that_breaks_again_and_again_is_taken_up_each_time
     assert len(fake.calls()) == 1
 
 
-@pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_a_stream_whose_resumption_is_refused_for_the_moment_is_taken_up_later(status: int) -> None:
-    fake = FakeHttpServer(era="legacy", resumable=True, retry=10)
-    fake.tool("work", do.progress(1), do.cut(), do.sleep(0.05), do.reply("done"))
-    fake.on("GET", do.turns([do.standard()], [do.respond(status)], [do.standard()]))
-    async with remote(fake) as manager:
-        await fake.wait_for("request", method="GET")
-        assert (await manager.call_tool("f__work")).text == "done"
-    assert len(fake.calls()) == 1
-
-
 @pytest.mark.parametrize("cut", [do.cut(), do.cut(reset=True)], ids=["end", "reset"])
 async def test_a_legacy_stream_that_cannot_be_taken_up_fails_its_call_alone(cut: Any) -> None:
     fake = FakeHttpServer(era="legacy").tool("work", do.progress(1, token="t"), cut, do.hang()).tool("echo")
