@@ -402,3 +402,49 @@ async def test_an_edit_to_a_client_with_credentials_takes_the_place_of_a_sign_in
         # It is written beside, and soon.
         while (kept := store.read()) is None or kept.binding.client_id != "robot":
             await trio.testing.wait_all_tasks_blocked(0.01)
+
+
+@pytest.mark.parametrize("auth", [{"kind": "none"}, None])
+async def test_oauth_12_where_nobody_is_to_sign_in_a_refusal_is_final(
+    tmp_path: Path, auth: dict[str, Any] | None
+) -> None:
+    server = Protected(authority=Authority())
+    async with serving(server, server.authority):
+        url = server.address if auth else server.address.replace("://", "://me:old-password@")
+        more = {} if auth is None else {"auth": auth}
+        async with managing(tmp_path, {"x": entry(server, **more) | {"url": url}}) as manager:
+            row = manager.server("x")
+            assert row.status is ServerState.FAILED
+            assert row.error_kind == "fatal"
+            assert row.auth.state == "unsupported"
+            assert "old-password" not in repr(row)
+        assert server.authority.seen == []
+
+
+@pytest.mark.parametrize("name", ["OPENPROGRAM_MCP_TOKEN_STORAGE", "OPENPROGRAM_OAUTH_CALLBACK_PORT"])
+async def test_a_variable_that_is_wrong_is_told_and_is_no_fault_of_ours(
+    tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = Protected(authority=Authority(registers="absent"))
+    async with serving(server, server.authority):
+        monkeypatch.setenv(name, "cupboard")
+        async with managing(tmp_path, {"x": entry(server)}) as manager:
+            row = manager.server("x")
+            if name.endswith("STORAGE"):
+                assert row.status is ServerState.FAILED
+                assert row.phase == "config"
+                assert name in (row.error or "")
+            else:
+                assert row.status is ServerState.NEEDS_CLIENT_REGISTRATION
+
+
+async def test_a_verdict_does_not_wait_for_an_authority_that_hangs(tmp_path: Path) -> None:
+    server = Protected(authority=Authority())
+
+    async def hangs(seen: Any) -> Any:
+        await trio.sleep_forever()
+
+    server.routes["/.well-known/oauth-protected-resource/mcp"] = hangs
+    async with serving(server, server.authority):
+        async with managing(tmp_path, {"x": entry(server, startup_timeout_seconds=2)}) as manager:
+            assert manager.server("x").status is ServerState.NEEDS_AUTH

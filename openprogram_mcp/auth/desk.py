@@ -17,12 +17,12 @@ import trio
 from attrs import define, field
 
 from ..config import MCPServerConfig, OAuthAuth
-from ..errors import InvalidArguments, OpenProgramMCPError
+from ..errors import ConfigError, InvalidArguments, OpenProgramMCPError
 from ._asking import SignInFailed, asking
 from ._browser import forwarding_hint, open_browser
 from ._clients import Client, how_to_give_a_client
 from ._discovery import discover
-from ._listener import Listener, callback_address, first_port
+from ._listener import DEFAULT_PORT, Listener, callback_address, first_port
 from ._page import Page, page
 from .flow import Returned, SignIn, new_state, returned
 from .provider import ServerAuth
@@ -165,9 +165,13 @@ class AuthDesk:
             return None  # whoever signs in is told
         if auth.client.can_be_had(authority):
             return None
+        try:
+            port = _configured_port(config) or first_port()
+        except ConfigError:
+            port = DEFAULT_PORT  # whoever signs in is told
         return SignInFailed(
             f"its authorization server {authority.issuer} registers no clients",
-            remedy=how_to_give_a_client(authority, callback_address(_configured_port(config) or first_port())),
+            remedy=how_to_give_a_client(authority, callback_address(port)),
             server=config.name,
             registration=True,
         )

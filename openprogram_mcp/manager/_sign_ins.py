@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import trio
 from attrs import frozen
@@ -19,7 +19,7 @@ from attrs import frozen
 from ..auth.tokens import Credentials, TokenStore
 from ..auth.ways import auth_status, way_of
 from ..client import MCPClient
-from ..config import MCPServerConfig
+from ..config import MCPServerConfig, NoAuth
 from ..errors import AuthRequired, ConfigError, InvalidArguments, OpenProgramMCPError, ServerFailed
 from ..events import BrowserOpenFailed, EventBus
 from ..status import AuthStatus, rfc3339
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["PendingSignIn", "SignIns"]
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS: Final = 5.0
 
 
 @frozen
@@ -189,6 +191,10 @@ class SignIns:
 
     async def signer(self, config: MCPServerConfig, *, tried: bool) -> Any:
         """See ``client._signing.Signing``."""
+        try:
+            self._store(config)
+        except ConfigError as error:  # where tokens are kept is set by a variable
+            raise ServerFailed(error.message, phase="config", remedy=error.remedy, server=config.name) from error
         if not tried:
             await self._forget_others(config)
         if way_of(config) is None:
@@ -230,7 +236,13 @@ class SignIns:
     ) -> AuthRequired:
         """See ``client._signing.Signing``."""
         if way_of(config) is None:
-            return failure
+            if isinstance(config.auth, NoAuth):
+                remedy = "Take 'auth' out of its configuration, or put another one there."
+                return _again(
+                    failure, f"{failure.message}, and its configuration rules that out", remedy, rejected=True
+                )
+            # A user and a password in its address.
+            return _again(failure, "it rejected the configured credentials", "Correct them in 'url'.", rejected=True)
         desk = await self._desk_open()
         auth = desk.auth_of(config, tried=tried)
         if auth is None:
@@ -243,7 +255,12 @@ class SignIns:
                 "See whether the client may use it, and the 'scope' in 'auth'.",
                 rejected=True,
             )
-        missing = await desk.missing_registration(config, auth) if look else None
+        missing = None
+        if look:
+            # The verdict does not wait for an authority that does not answer.
+            left = trio.current_effective_deadline() - trio.current_time()
+            with trio.move_on_after(min(_LOOK_SECONDS, left / 2)):
+                missing = await desk.missing_registration(config, auth)
         if missing is not None:
             return _again(failure, missing.message, missing.remedy, registration=True)
         remedy = f"Sign in: openprogram-mcp auth {name}."
