@@ -445,6 +445,8 @@ async def test_a_verdict_does_not_wait_for_an_authority_that_hangs(tmp_path: Pat
         await trio.sleep_forever()
 
     server.routes["/.well-known/oauth-protected-resource/mcp"] = hangs
-    async with serving(server, server.authority):
-        async with managing(tmp_path, {"x": entry(server, startup_timeout_seconds=2)}) as manager:
-            assert manager.server("x").status is ServerState.NEEDS_AUTH
+    async with (
+        serving(server, server.authority),
+        managing(tmp_path, {"x": entry(server, startup_timeout_seconds=2)}) as manager,
+    ):
+        assert manager.server("x").status is ServerState.NEEDS_AUTH
