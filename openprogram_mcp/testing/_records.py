@@ -72,10 +72,11 @@ class Call:
 
 def calls_of(records: Iterable[Record]) -> list[Call]:
     """The tool calls in the order in which they began."""
-    calls: dict[tuple[int, str], Call] = {}
+    calls: dict[tuple[int, Any, str], Call] = {}
     done: list[Call] = []
     for record in records:
-        key = (record.pid, json.dumps(record.facts.get("id")))
+        # Over HTTP ids are the client's: two of them may use the same at the same time.
+        key = (record.pid, record.facts.get("exchange"), json.dumps(record.facts.get("id")))
         if record.event == "begin" and record.method == "tools/call":
             facts = record.facts
             if key in calls:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 
 import pytest
@@ -57,19 +58,38 @@ class Outcomes:
         return isinstance(error, NotConnected) or (isinstance(error, ServerGone) and not error.may_have_run)
 
 
+async def trouble(fake: FakeHttpServer, middleman: Middleman, dice: random.Random, nursery: trio.Nursery) -> None:
+    """The server has bad days, too."""
+    while True:
+        await trio.sleep(dice.uniform(0.1, 0.4))
+        match dice.randrange(4):
+            case 0:
+                fake.forget_sessions()
+            case 1:
+                middleman.cut(reset=dice.random() < 0.5)
+            case 2:
+                # As one step, so that it is up whenever this ends.
+                with trio.CancelScope(shield=True):
+                    await fake.stop(reset=dice.random() < 0.5)
+                    await trio.sleep(dice.uniform(0, 0.1))
+                    await fake.start(nursery)
+            case _:
+                fake.on("POST", do.respond(dice.choice([429, 502, 503])))
+                await trio.sleep(0.05)
+                fake.off("POST")
+
+
 async def chaos(manner: str, seed: int) -> tuple[FakeHttpServer, Outcomes, Middleman]:
     """Call a server through a man in the middle; at last see that all is well once he does nothing any more."""
+    dice = random.Random(seed)  # noqa: S311 - a plan, not a secret
     fake, outcomes, calls = busy(manner), Outcomes(), CALLS[manner]
-    async with fake.serving():
+    async with trio.open_nursery() as outer:
+        await fake.start(outer)
         middleman = Middleman(fake.port)
         async with middleman.standing():
-            limits = {
-                "call_timeout_seconds": 1 if manner == "sse" else 2,
-                "startup_timeout_seconds": 5,
-                "serialize": "none",
-            }
+            limits = {"call_timeout_seconds": 1 if manner == "sse" else 2, "startup_timeout_seconds": 5}
             entry = {"url": f"http://127.0.0.1:{middleman.port}{fake.path}", "reconnect": AT_ONCE, **limits}
-            async with hosting({"f": entry}, seconds=60) as manager:
+            async with hosting({"f": {**entry, "serialize": "none"}}, seconds=90) as manager:
                 await until(manager, "f", ServerState.CONNECTED)
                 middleman.plan = Plan(seed, _UP, _DOWN)
                 numbers = iter(range(calls))
@@ -78,23 +98,30 @@ async def chaos(manner: str, seed: int) -> tuple[FakeHttpServer, Outcomes, Middl
                     for number in numbers:
                         await outcomes.call(manager, number)
 
-                async with trio.open_nursery() as nursery:
-                    for _ in range(CALLERS):
-                        nursery.start_soon(caller)
+                async with trio.open_nursery() as troubled:
+                    troubled.start_soon(trouble, fake, middleman, dice, outer)
+                    async with trio.open_nursery() as callers:
+                        for _ in range(CALLERS):
+                            callers.start_soon(caller)
+                    troubled.cancel_scope.cancel()
+                fake.off("POST")
                 middleman.plan = Plan()
                 middleman.cut()
-                await until(manager, "f", ServerState.CONNECTED)
+                with trio.fail_after(30):
+                    # A server that has fallen over again and again is given up until somebody asks for it.
+                    await manager.connect("f")
                 # Until the loss has been noticed, a call may still fail truthfully.
                 for number in range(calls, calls + 8):
                     await outcomes.call(manager, number)
                 await until(manager, "f", ServerState.CONNECTED)
                 assert outcomes.texts[calls + 7] == f'{{"n":{calls + 7}}}'
                 assert manager.server("f").in_flight == manager.server("f").queued == 0
+        outer.cancel_scope.cancel()
     return fake, outcomes, middleman
 
 
 @pytest.mark.parametrize("manner", MANNERS)
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1, 2, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(3, 20))])
 async def test_every_call_has_one_outcome_and_it_is_true(manner: str, seed: int) -> None:
     fake, outcomes, middleman = await chaos(manner, seed)
     calls = CALLS[manner]
@@ -112,4 +139,5 @@ async def test_every_call_has_one_outcome_and_it_is_true(manner: str, seed: int)
             assert ran[number] == 0, repr(outcomes.errors[number])
     faults = middleman.counts()
     assert sum(faults.values()) - faults["pass"] > 5, "he did something"
-    assert len(outcomes.texts) > calls / 4, "and not everything failed"
+    # A stream that is swallowed while its connection stays is the end of all calls over the older transport.
+    assert len(outcomes.texts) > (0 if manner == "sse" else 8 + calls / 4), "and not everything failed"
