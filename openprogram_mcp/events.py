@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from time import time
 from types import TracebackType
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import trio
 from attrs import define, field, frozen
@@ -40,6 +40,8 @@ __all__ = [
     "rfc3339",
     "shortened",
 ]
+
+E = TypeVar("E", bound="Event")
 
 _RING_SIZE = 1024
 _LOG_RING_SIZE = 2048
@@ -333,6 +335,7 @@ class EventBus:
         self._last = 0
         self._arrival = trio.lowlevel.ParkingLot()
         self._subscribers = 0
+        self._observers: dict[type[Event], tuple[Callable[[Any], None], ...]] = {}
 
     @property
     def last_id(self) -> int:
@@ -357,6 +360,8 @@ class EventBus:
             self._logs.append(record)
         if self._subscribers:
             self._arrival.unpark_all()
+        for observe in self._observers.get(type(event), ()):
+            observe(event)
         return self._last
 
     def since(self, after: int) -> tuple[list[Record], int, int]:
@@ -390,6 +395,19 @@ class EventBus:
             since: Begin after this number; ``None`` begins with what comes next.
         """
         return Subscription(self, self._last if since is None else since)
+
+    def observe(self, kind: type[E], observer: Callable[[E], None]) -> None:
+        """Have a function called with every event of one type as it is published: for counting, which misses none.
+
+        Args:
+            kind: The type; not those derived from it.
+            observer: Called within ``publish``. It must be quick, and must not raise.
+        """
+        self._observers[kind] = (*self._observers.get(kind, ()), observer)
+
+    def unobserve(self, kind: type[E], observer: Callable[[E], None]) -> None:
+        """Call it no more."""
+        self._observers[kind] = tuple(one for one in self._observers.get(kind, ()) if one != observer)
 
     # For Subscription alone.
 

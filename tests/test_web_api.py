@@ -506,6 +506,7 @@ async def test_the_openapi_document_names_every_route_and_shape() -> None:
             "/api/mcp/test",
             "/api/mcp/roots",
             "/mcp",
+            "/metrics",
             "/mcp/enter",
             "/api/mcp/link",
             "/api/mcp/servers/{name}/resources",

@@ -1,9 +1,10 @@
-"""Routes about what happens: the stream of events, the same for clients that poll, and the servers' log lines."""
+"""Routes about what happens: the stream of events, the same for clients that poll, log lines, and figures."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
+import trio
 from litestar import Request, get
 from litestar.handlers import HTTPRouteHandler
 from litestar.params import Parameter
@@ -75,7 +76,23 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     ) -> Response[LogPage]:
         return answer(views.log_page(bus.logs(server=server, level=level, since=position(since))))
 
-    return [events, logs]
+    @get(
+        "/metrics",
+        summary="Figures for Prometheus",
+        description="In the text format, or that of OpenMetrics where `Accept` asks for it.",
+        operation_id="mcp.metrics",
+        media_type="text/plain",
+        responses=problems(),
+        tags=["worker"],
+    )
+    async def metrics(request: Request[Any, Any, Any]) -> Response[bytes]:
+        await api.manager.count_processes()
+        snapshot = api.meter.snapshot(api.manager)
+        # In a thread: with hundreds of servers the text is long.
+        text, content_type = await trio.to_thread.run_sync(snapshot.encode, request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    return [events, logs, metrics]
 
 
 def _number(text: str) -> int:

@@ -14,6 +14,7 @@ from litestar.plugins.attrs import AttrsSchemaPlugin
 
 from .. import __version__
 from ._guard import BODY_SECONDS, ASGIApp, Guard, allowed_hosts
+from ._metrics import Meter
 from ._problems import EXCEPTION_HANDLERS
 from ._sessions import Sessions
 
@@ -35,6 +36,7 @@ class API:
         read_only: Refuse what changes something.
         heartbeat_seconds: How often an idle stream of events sends a comment.
         sessions: The browsers that were let in.
+        meter: Counts what ``/metrics`` shows.
     """
 
     manager: MCPManager
@@ -42,6 +44,7 @@ class API:
     read_only: bool = False
     heartbeat_seconds: float = 15.0
     sessions: Sessions = field(factory=Sessions)
+    meter: Meter = field(factory=Meter)
 
 
 def build_app(api: API, *, host: str, token: str, body_seconds: float = BODY_SECONDS) -> ASGIApp:

@@ -82,9 +82,10 @@ async def serve(
     bound = listener.socket.getsockname()
     api = API(manager, shutdown, read_only, heartbeat_seconds, Sessions(bound[1]))
     app = build_app(api, host=wanted, token=token, body_seconds=body_seconds)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(_host, app, listener, shutdown, grace_seconds)
-        task_status.started(Address(bound[0], bound[1]))
+    with api.meter.counting(manager.events):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(_host, app, listener, shutdown, grace_seconds)
+            task_status.started(Address(bound[0], bound[1]))
 
 
 async def _host(
