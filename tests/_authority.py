@@ -150,6 +150,7 @@ class Authority(Site):
         renews: Whether refresh tokens are given.
         rotates: Whether each use of a refresh token brings a new one and spends the old.
         extra: More, or other, entries of its metadata; ``None`` takes one out.
+        consent: The assertion of an organisation that is taken.
         withholds: A scope that nobody gets.
         base: The address by which it is known, where it is another site's.
     """
@@ -173,6 +174,7 @@ class Authority(Site):
     scopes_asked: list[str] = field(factory=list)
     base: str | None = None
     withholds: str | None = None
+    consent: str | None = None
     down: bool = False
     hold: trio.Event | None = None
     """Set aside: the token endpoint waits for it before it answers."""
@@ -282,6 +284,10 @@ class Authority(Site):
                 return 200, self.issue(client_id, kept["scope"], kept["family"])
             case "client_credentials":
                 return 200, self.issue(client_id or "signed", form.get("scope", ""), renews=False)
+            case "urn:ietf:params:oauth:grant-type:jwt-bearer":
+                if form["assertion"] != self.consent:
+                    return 400, {"error": "invalid_grant", "error_description": f"expired: {form['assertion']}"}
+                return 200, self.issue(client_id, form.get("scope", ""), renews=False)
         return 400, {"error": "unsupported_grant_type"}
 
     def issue(self, client: str, scope: str, family: str | None = None, *, renews: bool = True) -> dict[str, Any]:

@@ -417,3 +417,52 @@ async def test_oauth_07_the_next_sign_in_asks_for_the_union(tmp_path: Path) -> N
         # And a later sign-in for something else does not take it back.
         await place.sign_in()
         assert set(place.authority.scopes_asked[-1].split()) == {"r", "w"}
+
+
+async def test_an_organisations_consent_is_exchanged_with_its_issuer_alone(tmp_path: Path) -> None:
+    authority = Authority(consent="first-assertion")
+    authority.clients["agent"] = {"client_id": "agent", "client_secret": "hush"}
+    server = Protected(authority=authority, named="header", extra={"authorization_servers": ["https://evil.example"]})
+    file = tmp_path / "jag"
+    file.write_text("first-assertion\n")
+    async with office(tmp_path / "tokens", server) as place:
+        place.auth_config = {
+            "kind": "enterprise",
+            "client_id": "agent",
+            "client_secret": "hush",
+            "issuer": authority.url,
+            "assertion_file": str(file),
+            "scope": "r",
+        }
+        assert (await place.post()).status_code == 200
+        [seen] = [one for one in authority.seen if one.path == "/token"]
+        assert seen.form["resource"] == server.address
+        assert seen.form["scope"] == "r"
+        assert server.count("/metadata") == 0
+        # Each token takes the assertion of its time; what is said about a wrong one does not hold it.
+        authority.consent = "second-assertion"
+        expire(place)
+        with pytest.raises(NotSigned) as caught:
+            await place.post()
+        assert "invalid_grant" in caught.value.failure.message
+        assert "first-assertion" not in caught.value.failure.message
+        file.write_text("second-assertion")
+        assert (await place.post()).status_code == 200
+        file.unlink()
+        expire(place)
+        with pytest.raises(NotSigned, match="assertion_file"):
+            await place.post()
+
+
+async def test_an_issuer_whose_tokens_come_from_elsewhere_gets_no_assertion(tmp_path: Path) -> None:
+    other = Authority()
+    authority = Authority(consent="a", extra={"token_endpoint": "https://evil.example/token"})
+    file = tmp_path / "jag"
+    file.write_text("a")
+    async with office(tmp_path / "tokens", Protected(authority=authority)) as place:
+        place.auth_config = {"kind": "enterprise", "client_id": "agent", "client_secret": "hush"}
+        place.auth_config |= {"issuer": authority.url, "assertion_file": str(file)}
+        with pytest.raises(NotSigned, match="somewhere else"):
+            await place.post()
+        assert other.seen == []
+        assert authority.count("/token") == 0

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from ._asking import Asker, SignInFailed, host_of, one_line
 from .tokens import Credentials, same_issuer
 
-__all__ = ["Authority", "discover", "remembered"]
+__all__ = ["Authority", "discover", "known_authority", "remembered"]
 
 _BROKEN: Final = frozenset({408, 425, 429})
 
@@ -134,6 +134,23 @@ async def discover(
         metadata=metadata,
         resource=resource,
     )
+
+
+async def known_authority(asker: Asker, server_url: str, issuer: str) -> Authority:
+    """The authority of this issuer; the MCP server is not asked, and its token endpoint is at the issuer's own origin.
+
+    Raises:
+        SignInFailed: It is not there, or sends us elsewhere.
+    """
+    places = build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer)
+    metadata = await _metadata(asker, places, issuer)
+    if metadata is None or host_of(str(metadata.token_endpoint)) != host_of(str(metadata.issuer)):
+        raise SignInFailed(
+            f"the authorization server {one_line(issuer)} "
+            + ("has no metadata" if metadata is None else "has its token endpoint somewhere else"),
+            remedy="Correct 'issuer' in 'auth', or tell whoever runs it.",
+        )
+    return Authority(server_url=server_url, issuer=str(metadata.issuer), metadata=metadata)
 
 
 async def _resource(asker: Asker, server_url: str, named: str | None) -> ProtectedResourceMetadata | None:

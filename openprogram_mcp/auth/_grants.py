@@ -12,14 +12,14 @@ from typing import Final
 from urllib.parse import quote
 
 from attrs import evolve
-from mcp.shared.auth import OAuthToken
+from mcp.shared.auth import JWT_BEARER_GRANT_TYPE, OAuthToken
 from pydantic import ValidationError
 
 from ._asking import Answer, Asker, SignInFailed, host_of, refused
 from ._discovery import Authority
 from .tokens import Registration, Tokens
 
-__all__ = ["ask_without_human", "redeem", "renew", "scope_to_ask", "united"]
+__all__ = ["ask_without_human", "exchange", "redeem", "renew", "scope_to_ask", "united"]
 
 _ASSERTION: Final = "urn:ietf:params:oauth:client-assertion-type:jwt-bearer"
 
@@ -150,6 +150,20 @@ def _read(answer: Answer, where: str) -> Tokens:
 def _with_scope(tokens: Tokens, scope: str | None) -> Tokens:
     """RFC 6749 section 5.1: a scope that is not named is the one that was asked for."""
     return tokens if tokens.scope is not None else evolve(tokens, scope=scope)
+
+
+async def exchange(
+    asker: Asker, authority: Authority, client: Registration, *, assertion: str, resource: str, scope: str | None
+) -> Tokens:
+    """Tokens for an organisation's consent (RFC 7523, with an ID-JAG).
+
+    Raises:
+        SignInFailed: There are none.
+    """
+    form = {"grant_type": JWT_BEARER_GRANT_TYPE, "assertion": assertion, "resource": resource}
+    if scope:
+        form["scope"] = scope
+    return _with_scope(await _tokens(asker, authority, client, form, "did not take the assertion", (assertion,)), scope)
 
 
 def united(*scopes: str | None) -> str | None:

@@ -133,6 +133,7 @@ class AuthDesk:
             post=self._post,
             grant=way.grant,
             assertion=way.assertion(),
+            organisation=None if way.issuer is None else (way.issuer, way.consent),
             on_change=partial(self.on_change, config.name),
         )
 

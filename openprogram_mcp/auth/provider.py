@@ -26,13 +26,14 @@ import httpx2
 import trio
 from attrs import define, evolve, field, frozen
 from mcp.client.auth.utils import extract_field_from_www_auth
+from mcp.shared.auth_utils import resource_url_from_server_url
 
 from ..errors import OpenProgramMCPError, ServerFailed, StorageError
 from ..transports._http_client import NotSigned
 from ._asking import Asker, SignInFailed, asking
 from ._clients import Client
-from ._discovery import Authority, discover, remembered
-from ._grants import Assertion, ask_without_human, renew, scope_to_ask, united
+from ._discovery import Authority, discover, known_authority, remembered
+from ._grants import Assertion, ask_without_human, exchange, renew, scope_to_ask, united
 from .tokens import Binding, Credentials, Tokens, TokenStore, same_issuer
 
 __all__ = ["Challenge", "ServerAuth", "challenge_in"]
@@ -46,6 +47,10 @@ _LAST_SECONDS: Final = 2.0
 _PAUSE_SECONDS: Final = 10.0
 # How often more is asked for because a server says that a token does not reach far enough.
 _STEPS: Final = 3
+
+
+Consent = Callable[[], Awaitable[str]]
+"""Gives an organisation's consent: a fresh assertion of its identity provider."""
 
 
 @frozen
@@ -100,6 +105,7 @@ class ServerAuth(httpx2.Auth):
         post: Runs a job in a task that outlives the caller.
         grant: How tokens are had: by a human's consent (``code``), or by ourselves (``credentials``).
         assertion: Signs for the client, instead of a secret.
+        organisation: The issuer that an organisation's consent is for, and what gives that consent.
         on_change: Called, synchronously, when what is known of the sign-in has changed.
     """
 
@@ -114,6 +120,7 @@ class ServerAuth(httpx2.Auth):
         post: Callable[[Callable[[], Awaitable[None]]], None],
         grant: Literal["code", "credentials"] = "code",
         assertion: Assertion | None = None,
+        organisation: tuple[str, Consent] | None = None,
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
         self.server = server
@@ -124,6 +131,7 @@ class ServerAuth(httpx2.Auth):
         self.grant = grant
         self.challenge: Challenge | None = None
         """What the server said last, for the next sign-in."""
+        self.organisation = organisation
         self.fleeting = False
         """Whether it is only tried, so that nothing that comes of it is kept."""
         self._assertion = assertion
@@ -349,6 +357,8 @@ class ServerAuth(httpx2.Auth):
     # Without a human.
 
     async def _ask_without_human(self, kept: Credentials | None, challenge: Challenge | None) -> Tokens:
+        if self.organisation is not None:
+            return await self._exchange(self.organisation, kept, challenge)
         async with asking(self.make_client) as asker:
             authority = (None if kept is None else remembered(kept)) or await self._discovered(asker, kept)
             client = self.client.fixed(authority, None)
@@ -368,6 +378,22 @@ class ServerAuth(httpx2.Auth):
                 binding=self.binding, issuer=authority.issuer, tokens=tokens, metadata=metadata, resource=resource
             )
         )
+        return tokens
+
+    async def _exchange(
+        self, organisation: tuple[str, Consent], kept: Credentials | None, challenge: Challenge | None
+    ) -> Tokens:
+        issuer, consent = organisation
+        before = None if challenge is None or kept is None or kept.tokens is None else kept.tokens.scope
+        scope = united(self.binding.scope, before, None if challenge is None else challenge.scope)
+        async with asking(self.make_client) as asker:
+            authority = await known_authority(asker, self.binding.server_url, issuer)
+            client = self.client.fixed(authority, None)
+            if client is None:
+                raise SignInFailed("it has no client id", remedy="Give it one in 'auth'.", server=self.server)
+            resource = resource_url_from_server_url(self.binding.server_url)
+            tokens = await exchange(asker, authority, client, assertion=await consent(), resource=resource, scope=scope)
+        await self._keep(Credentials(binding=self.binding, issuer=authority.issuer, tokens=tokens))
         return tokens
 
     # A token that does not reach far enough.

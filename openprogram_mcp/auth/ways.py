@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import trio
 from attrs import frozen
 
-from ..config import BearerAuth, ClientCredentialsAuth, MCPServerConfig, NoAuth
+from ..config import BearerAuth, ClientCredentialsAuth, EnterpriseAuth, MCPServerConfig, NoAuth
 from ..errors import ServerFailed
 from ..status import AuthStatus
 from .tokens import Binding, Credentials
@@ -33,6 +33,8 @@ class Way:
         document: The address of our metadata document.
         key_file: The key that signs for us, instead of a secret.
         algorithm: How it signs.
+        issuer: The one authorization server that is asked, whatever the server says.
+        assertion_file: Holds the organisation's consent, for that authorization server.
     """
 
     binding: Binding
@@ -42,6 +44,8 @@ class Way:
     document: str | None = None
     key_file: str | None = None
     algorithm: str = "RS256"
+    issuer: str | None = None
+    assertion_file: str | None = None
 
     def assertion(self) -> Any:
         """What signs for us; ``None`` where a secret says who we are."""
@@ -53,6 +57,22 @@ class Way:
             return await trio.to_thread.run_sync(_signed, path, client_id, algorithm, audience)
 
         return signed
+
+    async def consent(self) -> str:
+        """The organisation's consent, as it is in its file now.
+
+        Raises:
+            ServerFailed: It cannot be read.
+        """
+        path = trio.Path(self.assertion_file or "")
+        try:
+            return (await path.read_text(encoding="ascii")).strip()
+        except (OSError, ValueError) as error:
+            raise ServerFailed(
+                f"its assertion_file cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}",
+                phase="config",
+                remedy="Whatever fetches the assertion from the identity provider must write it there.",
+            ) from None
 
 
 def way_of(config: MCPServerConfig) -> Way | None:
@@ -76,6 +96,14 @@ def way_of(config: MCPServerConfig) -> Way | None:
             client_secret=auth.client_secret,
             key_file=auth.private_key_file,
             algorithm=auth.signing_algorithm or "RS256",
+        )
+    if isinstance(auth, EnterpriseAuth):
+        return Way(
+            binding=Binding.to(url, auth.client_id, auth.scope),
+            grant="credentials",
+            client_secret=auth.client_secret,
+            issuer=auth.issuer,
+            assertion_file=auth.assertion_file,
         )
     return Way(
         binding=Binding.to(url, auth.client_id, auth.scope),

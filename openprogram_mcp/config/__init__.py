@@ -9,7 +9,17 @@ what is not understood is kept. Its rooms: ``_kinds`` (what a value must be), ``
 from __future__ import annotations
 
 from ._document import ConfigDocument, load_configs, load_document, save_configs, save_document
-from ._parts import Auth, BearerAuth, ClientCredentialsAuth, Health, NoAuth, OAuthAuth, Reconnect, Source
+from ._parts import (
+    Auth,
+    BearerAuth,
+    ClientCredentialsAuth,
+    EnterpriseAuth,
+    Health,
+    NoAuth,
+    OAuthAuth,
+    Reconnect,
+    Source,
+)
 from ._server import MCPServerConfig, ServerType
 
 __all__ = [
@@ -17,6 +27,7 @@ __all__ = [
     "BearerAuth",
     "ClientCredentialsAuth",
     "ConfigDocument",
+    "EnterpriseAuth",
     "Health",
     "MCPServerConfig",
     "NoAuth",

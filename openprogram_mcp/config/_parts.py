@@ -14,6 +14,7 @@ __all__ = [
     "Auth",
     "BearerAuth",
     "ClientCredentialsAuth",
+    "EnterpriseAuth",
     "Health",
     "NoAuth",
     "OAuthAuth",
@@ -76,11 +77,27 @@ class ClientCredentialsAuth:
     unknown: Mapping[str, Any] = _unknown()
 
 
-Auth: TypeAlias = NoAuth | BearerAuth | OAuthAuth | ClientCredentialsAuth
+@frozen(kw_only=True)
+class EnterpriseAuth:
+    """OAuth by an organisation's consent: an assertion (ID-JAG) of its identity provider is exchanged for a token.
+
+    Another program keeps a fresh assertion in ``assertion_file``; it is shown to ``issuer`` and to nobody else.
+    """
+
+    kind: ClassVar[str] = "enterprise"
+    client_id: Text
+    client_secret: Secret = field(repr=False)
+    issuer: Url
+    assertion_file: Text
+    scope: Text | None = None
+    unknown: Mapping[str, Any] = _unknown()
+
+
+Auth: TypeAlias = NoAuth | BearerAuth | OAuthAuth | ClientCredentialsAuth | EnterpriseAuth
 """How to sign in to a server; which one, is told by ``kind``."""
 
 AUTH_KINDS: Final[Mapping[str, type[Auth]]] = {
-    form.kind: form for form in (NoAuth, BearerAuth, OAuthAuth, ClientCredentialsAuth)
+    form.kind: form for form in (NoAuth, BearerAuth, OAuthAuth, ClientCredentialsAuth, EnterpriseAuth)
 }
 
 
