@@ -272,7 +272,7 @@ FAULTS: list[tuple[dict[str, Any], str]] = [
     ({"url": "https://h", "headers": {"A": "b\nC: d"}}, "servers.x.headers.A: expected a text of one line, got a text"),
     ({"url": "https://h", "headers": {"A b": "c"}}, "servers.x.headers: expected a name that the system can pass on"),
     ({"url": "https://h", "auth": "bearer"}, "servers.x.auth: expected an object, got a text"),
-    ({"url": "https://h", "auth": {}}, 'servers.x.auth.kind: expected "none", "bearer", "oauth" or'),
+    ({"url": "https://h", "auth": {}}, 'servers.x.auth.kind: expected "none", "bearer", "oauth", "'),
     ({"url": "https://h", "auth": {"kind": "bearer"}}, "servers.x.auth.token: is missing"),
     (
         {"url": "https://h", "auth": {"kind": "bearer", "token": 5}},

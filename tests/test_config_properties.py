@@ -73,6 +73,15 @@ auths = st.one_of(
     st.fixed_dictionaries(
         {"kind": st.just("oauth")}, optional={"client_id": texts, "client_secret": tokens, "redirect_port": st.just(99)}
     ),
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("enterprise"),
+            "client_id": texts,
+            "client_secret": tokens,
+            "issuer": st.just("https://as.example"),
+            "assertion_file": texts,
+        }
+    ),
     st.fixed_dictionaries({"kind": st.just("client_credentials"), "client_id": texts, "client_secret": tokens}),
 )
 locals_ = st.fixed_dictionaries(

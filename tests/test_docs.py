@@ -138,6 +138,7 @@ def test_the_fields_of_the_configuration_are_all_there() -> None:
         "bearer",
         "oauth",
         "client_credentials",
+        "enterprise",
         "${NAME}",
         "${NAME:-default}",
         "$$",
