@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -117,14 +117,11 @@ class PrivateFile:
         with self.locked():
             now = self.read()
             if expected is not None and now.revision != expected:
-                raise RevisionConflict(
-                    f"{self.path} was changed by somebody else since it was read; nothing was written.",
-                    remedy="Read it again and repeat the change.",
-                )
+                raise self._changed()
             try:
                 target = self._target()
                 if now.data != data:
-                    _replace(target, data)
+                    _replace(target, data, lambda: self._expect(expected))
                 elif os.name == "posix" and target.stat().st_mode & 0o077:
                     target.chmod(0o600)
             except OSError as error:
@@ -144,6 +141,17 @@ class PrivateFile:
                 _flush_folder(target.parent)
             except OSError as error:
                 raise self._failed("cannot be deleted", error) from error
+
+    def _expect(self, revision: str | None) -> None:
+        """An editor keeps to no lock. So one more look, when all that is left to do is to put the new file in place."""
+        if revision is not None and self.read().revision != revision:
+            raise self._changed()
+
+    def _changed(self) -> RevisionConflict:
+        return RevisionConflict(
+            f"{self.path} was changed by somebody else since it was read; nothing was written.",
+            remedy="Read it again and repeat the change.",
+        )
 
     def _target(self) -> Path:
         return Path(os.path.realpath(self.path))
@@ -165,8 +173,11 @@ def make_private_folder(folder: Path) -> None:
         missing.mkdir(mode=0o700, exist_ok=True)
 
 
-def _replace(target: Path, data: bytes) -> None:
-    """Put ``data`` in the place of ``target``. The lock is held, so any temporary file is a dead writer's."""
+def _replace(target: Path, data: bytes, allow: Callable[[], None]) -> None:
+    """Put ``data`` in the place of ``target``. The lock is held, so any temporary file is a dead writer's.
+
+    ``allow`` is asked at the last moment, and may raise.
+    """
     prefix = f".{target.name}."
     for left in target.parent.glob(f"{prefix}*.tmp"):
         left.unlink(missing_ok=True)
@@ -177,6 +188,7 @@ def _replace(target: Path, data: bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
+        allow()
         os.replace(name, target)  # noqa: PTH105 - mkstemp gives a text
     except BaseException:
         with suppress(OSError):

@@ -95,6 +95,22 @@ def test_a_write_that_expects_another_revision_changes_nothing(tmp_path: Path) -
     assert file.read().revision == second
 
 
+def test_an_editor_that_keeps_to_no_lock_and_saves_during_a_write_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = PrivateFile(tmp_path / "f")
+    first = file.write(b"one")
+
+    def edited(descriptor: int) -> None:
+        file.path.write_bytes(b"by hand")
+
+    monkeypatch.setattr(os, "fsync", edited)
+    with pytest.raises(RevisionConflict):
+        file.write(b"two", expected=first)
+    assert file.read().data == b"by hand"
+    assert list(tmp_path.glob(".f.*.tmp")) == []
+
+
 def test_bytes_that_are_there_already_are_not_written_again(tmp_path: Path) -> None:
     file = PrivateFile(tmp_path / "f")
     file.write(b"same")
