@@ -76,7 +76,8 @@ def test_commands_reach_the_worker_and_answer_as_its_api_does(state_dir: Path) -
     with worker(state_dir) as running:
         listed = ask(running, "GET", "/api/mcp/servers")
         found = command("list", "--json").json
-        assert found.keys() == listed.keys() == {"version", "processes_owned", "processes_leaked", "servers"}
+        known = {"version", "config_error", "processes_owned", "processes_leaked", "servers"}
+        assert found.keys() == listed.keys() == known
         assert (found["processes_owned"], found["processes_leaked"]) == (1, 0)
         assert [row["processes"] for row in found["servers"]] == [1, 0]
         for mine, theirs in zip(found["servers"], listed["servers"], strict=True):
