@@ -82,16 +82,49 @@ class Middleman:
     done: list[Done] = field(init=False, factory=list)
     connections: int = field(init=False, default=0)
     _scopes: dict[trio.CancelScope, list[bool]] = field(init=False, factory=dict)
+    _door: trio.CancelScope = field(init=False, factory=trio.CancelScope)
+    _may_open: trio.Event = field(init=False, factory=trio.Event)
 
     @asynccontextmanager
     async def standing(self) -> AsyncIterator[Middleman]:
         """Run it for the time of an ``async with``."""
-        async with trio.open_nursery() as nursery:
-            listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
-            self.port = listeners[0].socket.getsockname()[1]
-            nursery.start_soon(trio.serve_listeners, self._serve, listeners)
-            yield self
-            nursery.cancel_scope.cancel()
+        with socket.socket() as place:
+            # Nobody else gets the port while nobody listens on it.
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(("127.0.0.1", 0))
+            self.port = place.getsockname()[1]
+            self._may_open.set()
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._receive)
+                yield self
+                nursery.cancel_scope.cancel()
+
+    async def _receive(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as visitors:
+            told = False
+            while True:
+                await self._may_open.wait()
+                listeners = await trio.open_tcp_listeners(self.port, host="127.0.0.1")
+                if not told:
+                    task_status.started()
+                    told = True
+                with trio.CancelScope() as self._door:
+                    await trio.serve_listeners(self._serve, listeners, handler_nursery=visitors)
+
+    def shut(self) -> None:
+        """Refuse new connections, until :meth:`reopen`."""
+        if self._may_open.is_set():
+            self._may_open = trio.Event()
+            self._door.cancel()
+
+    def reopen(self) -> None:
+        """Take new connections again."""
+        self._may_open.set()
+
+    @property
+    def open(self) -> int:
+        """How many connections there are at this moment."""
+        return len(self._scopes)
 
     def cut(self, *, reset: bool = False) -> None:
         """Cut every connection now."""

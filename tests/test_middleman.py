@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 import trio
+import trio.testing
 
 from tests._middleman import Fault, Middleman, Plan
 
@@ -96,3 +97,21 @@ def test_a_plan_says_the_same_each_time_and_as_often_as_it_is_told_to() -> None:
     assert 200 < chosen.count("cut") < 300
     assert 450 < chosen.count("delay") < 550
     assert {plan.choose(1, "up", piece)[0] for piece in range(100)} == {"pass"}
+
+
+async def test_one_who_is_shut_refuses_new_connections_until_he_is_open_again_at_the_same_port() -> None:
+    async with repeated(Plan()) as (middleman, stream):
+        middleman.shut()
+        middleman.shut()
+        await trio.testing.wait_all_tasks_blocked()
+        with pytest.raises(OSError, match=r"[Aa]ll attempts to connect|refused"):
+            await trio.open_tcp_stream("127.0.0.1", middleman.port)
+        await stream.send_all(b"abcd")
+        assert await _read(stream, 4) == b"abcd"
+        assert middleman.open == 1
+        middleman.reopen()
+        await trio.testing.wait_all_tasks_blocked()
+        async with await trio.open_tcp_stream("127.0.0.1", middleman.port) as other:
+            await other.send_all(b"efgh")
+            assert await _read(other, 4) == b"efgh"
+            assert middleman.open == 2

@@ -36,7 +36,8 @@ class Settings:
         seed: What all choices are drawn from.
         seconds: After so many seconds no further round is begun.
         faults: Nor after so many faults.
-        servers: How many servers.
+        servers: How many local servers.
+        remote: How many remote servers.
         callers: How many callers.
         rate: Faults a second.
         rounds: How many rounds a life has.
@@ -48,6 +49,7 @@ class Settings:
     seconds: float = math.inf
     faults: float = math.inf
     servers: int = 8
+    remote: int = 4
     callers: int = 16
     rate: float = 40.0
     rounds: int = 6
@@ -67,7 +69,7 @@ async def chaos(settings: Settings, say: Callable[[str], None] = lambda _text: N
         path = settings.folder / f"{settings.seed}.{report.lives + 1}"
         shutil.rmtree(path, ignore_errors=True)
         path.mkdir(parents=True)
-        life = Life(report, Folder(path), settings.servers, settings.callers, settings.rate, enough)
+        life = Life(report, Folder(path, settings.servers, settings.remote), settings.callers, settings.rate, enough)
         await life.live(settings.rounds, settings.round_faults)
         if report.broken:
             say(f"The servers' records are in {path}.")
@@ -83,7 +85,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, help="what all choices are drawn from (a new one, which is said)")
     parser.add_argument("--seconds", type=float, help="no further round after so many seconds (60)")
     parser.add_argument("--faults", type=int, help="no further round after so many faults; without a limit in time")
-    parser.add_argument("--servers", type=int, default=8, help="how many servers (8)")
+    parser.add_argument("--servers", type=int, default=8, help="how many local servers (8)")
+    parser.add_argument("--remote", type=int, default=4, help="how many remote servers (4)")
     parser.add_argument("--callers", type=int, default=16, help="how many callers (16)")
     parser.add_argument("--rate", type=float, default=40.0, help="faults a second (40)")
     parser.add_argument("--round-faults", type=int, default=200, help="faults between two calms (200)")
@@ -93,6 +96,7 @@ def main(argv: list[str] | None = None) -> int:
         seconds=chosen.seconds or (math.inf if chosen.faults else 60.0),
         faults=chosen.faults or math.inf,
         servers=chosen.servers,
+        remote=chosen.remote,
         callers=chosen.callers,
         rate=chosen.rate,
         round_faults=chosen.round_faults,

@@ -11,7 +11,8 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -34,6 +35,8 @@ from openprogram_mcp.errors import (
 from openprogram_mcp.events import Event, StatusChanged, ToolCallEnded, ToolCallStarted
 
 from ._processes import is_server, send_signal
+from ._remote import FAULTS as REMOTE_FAULTS
+from ._remote import Remote
 from ._witness import Asked, Told
 
 __all__ = ["CALL_BOUND_SECONDS", "LIMIT", "STOP_SECONDS", "Fire", "Folder"]
@@ -77,9 +80,20 @@ _START_FAULTS: Final = ("exit", "stderr", "garbled", "init", "list", "hang", "sl
 
 @define(eq=False)
 class Folder:
-    """Where the servers' records and orders are, and the configuration."""
+    """Where the servers' records and orders are, and the configuration.
+
+    Args:
+        path: The folder.
+        local: How many local servers there are.
+        remote: How many remote servers.
+    """
 
     path: Path
+    local: int
+    remote: int = 0
+    remotes: dict[str, Remote] = field(factory=dict, init=False)
+    apart: trio.Nursery | None = field(default=None, init=False)
+    """Where the remote servers run: none of it is the client's."""
 
     # Each differs from the others in one thing that matters.
     _KINDS: ClassVar[tuple[tuple[str, dict[str, Any]], ...]] = (
@@ -91,12 +105,39 @@ class Folder:
         ("legacy", {"serialize": "all", "era": "legacy"}),
     )
 
-    def names(self, servers: int) -> list[str]:
-        """The names of so many servers."""
-        return [f"s{number}" for number in range(servers)]
+    @property
+    def names(self) -> list[str]:
+        """The names of all servers."""
+        return [*(f"s{number}" for number in range(self.local)), *(f"h{number}" for number in range(self.remote))]
+
+    @asynccontextmanager
+    async def running(self, seed: str) -> AsyncIterator[None]:
+        """Run the remote servers."""
+        async with trio.open_nursery() as self.apart:
+            for number in range(self.remote):
+                remote = Remote(f"h{number}", self.path, number)
+                remote.make_orders()
+                self.remotes[remote.name] = remote
+                await self.apart.start(_run, remote, seed)
+            yield
+            self.apart.cancel_scope.cancel()
 
     def config(self, name: str) -> MCPServerConfig:
         """The configuration of a server, by its name."""
+        how = self.remotes[name].settings if name in self.remotes else self._local(name)
+        return MCPServerConfig.from_dict(
+            name,
+            {
+                "call_timeout_seconds": _CALL_SECONDS,
+                "max_call_seconds": _MAX_CALL_SECONDS,
+                "startup_timeout_seconds": 2.5,
+                "max_concurrency": LIMIT,
+                "reconnect": {"initial_seconds": 0.02, "max_seconds": 0.5, "stable_seconds": 0.2},
+                **how,
+            },
+        )
+
+    def _local(self, name: str) -> dict[str, Any]:
         words, more = self._KINDS[int(name[1:]) % len(self._KINDS)]
         more = dict(more)
         command = [sys.executable, "-S", "-E", "-I", str(_SERVER), name, str(self.path), *words.split()]
@@ -106,23 +147,11 @@ class Folder:
         orders = self.path / f"{name}.orders"
         if not orders.exists():
             os.mkfifo(orders, 0o600)
-        return MCPServerConfig.from_dict(
-            name,
-            {
-                "command": command,
-                "call_timeout_seconds": _CALL_SECONDS,
-                "max_call_seconds": _MAX_CALL_SECONDS,
-                "startup_timeout_seconds": 2.5,
-                "stop_timeout_seconds": STOP_SECONDS,
-                "max_concurrency": LIMIT,
-                "reconnect": {"initial_seconds": 0.02, "max_seconds": 0.5, "stable_seconds": 0.2},
-                **more,
-            },
-        )
+        return {"command": command, "stop_timeout_seconds": STOP_SECONDS, **more}
 
     def is_wrapped(self, name: str) -> bool:
         """Whether a shell stands between it and us."""
-        return "wrapped" in self._KINDS[int(name[1:]) % len(self._KINDS)][1]
+        return name not in self.remotes and "wrapped" in self._KINDS[int(name[1:]) % len(self._KINDS)][1]
 
     def order(self, name: str, what: str) -> None:
         """Tell a server to misbehave; nothing, where it does not run."""
@@ -141,10 +170,18 @@ class Folder:
         """Let the next process of a server fail, in one of its ways."""
         (self.path / f"{name}.start").write_text(how)
 
-    def calm(self, servers: int) -> None:
-        """Take back what was to fail at the next start."""
-        for name in self.names(servers):
+    def calm(self) -> None:
+        """Take back what was to fail at the next start, and let the network be good."""
+        for name in self.names:
             (self.path / f"{name}.start").unlink(missing_ok=True)
+        for remote in self.remotes.values():
+            remote.calm()
+
+
+async def _run(remote: Remote, seed: str, *, task_status: trio.TaskStatus[None]) -> None:
+    async with remote.running(seed):
+        task_status.started()
+        await trio.sleep_forever()
 
 
 @define(eq=False)
@@ -154,7 +191,6 @@ class Fire:
     Args:
         manager: The manager.
         folder: The servers' folder.
-        servers: How many servers there are.
         seed: What all choices are drawn from.
         rate: Faults a second.
         broken: Told what must not be, in a sentence.
@@ -162,7 +198,6 @@ class Fire:
 
     manager: MCPManager
     folder: Folder
-    servers: int
     seed: str
     rate: float
     broken: Callable[[str], None]
@@ -202,7 +237,7 @@ class Fire:
         """One caller, until no calls are wanted any more."""
         random = self.random(who)
         while self.calls_wanted:
-            await self.call(random, f"s{random.randrange(self.servers)}", random.choice(_TOOLS))
+            await self.call(random, random.choice(self.folder.names), random.choice(_TOOLS))
             await trio.sleep(random.random() * 0.03)
 
     async def call(self, random: Random, server: str, tool: str, *, patient: bool = False) -> Asked:
@@ -235,7 +270,10 @@ class Fire:
                     result = await self.manager.call_tool(
                         f"{server}__{tool}", arguments, timeout=timeout, on_progress=on_progress, call_id=asked.id
                     )
-                    asked.told(_kind(result), result.text.partition("\n")[0])
+                    kind = _kind(result)
+                    # What came over a bad network may have been something else when it was sent.
+                    over_http = kind == "unusable" and server in self.folder.remotes
+                    asked.told("garbled" if over_http else kind, result.text.partition("\n")[0])
                 if scope.cancelled_caught:
                     asked.told("cancelled")
         except TimedOut as error:
@@ -263,7 +301,7 @@ class Fire:
         random = self.random(who)
         while True:
             await trio.sleep(random.random() * 0.8)
-            name = f"s{random.randrange(self.servers)}"
+            name = random.choice(self.folder.names)
             what = random.choice(("restart", "restart", "disconnect", "connect", "disable", "enable", "remove", "add"))
             limit = random.choice((0.0, 0.05, 0.3, 5.0, 5.0))
             with trio.move_on_after(limit):
@@ -305,29 +343,33 @@ class Fire:
     async def burn(self, faults: int) -> None:
         """So many faults, one after the other."""
         random = self.random(f"faults {sum(self.faults.values())}")
+        for remote in self.folder.remotes.values():
+            remote.burn(random.randrange(1_000_000))
         async with trio.open_nursery() as nursery:
             for _ in range(faults):
                 await trio.sleep(random.expovariate(self.rate))
-                what = random.choices(list(_FAULTS), list(_FAULTS.values()))[0]
-                self._break(nursery, random, what, f"s{random.randrange(self.servers)}")
+                name = random.choice(self.folder.names)
+                kinds = REMOTE_FAULTS if name in self.folder.remotes else _FAULTS
+                self._break(nursery, random, random.choices(list(kinds), list(kinds.values()))[0], name)
 
     def _break(self, nursery: trio.Nursery, random: Random, what: str, name: str) -> None:
-        row = self.manager.status().get(name)
-        pid = None if row is None else row.pid
         if what == "START":
-            how = random.choice(_START_FAULTS)
-            self.folder.fail_next_start(name, how)
+            self.folder.fail_next_start(name, random.choice(_START_FAULTS))
             what = "KILL"
         if what in ("closein", "closeout") and self.folder.is_wrapped(name):
             # Its shell holds the same pipes open: nobody could tell that it is not there any more.
             return
-        if what not in ("KILL", "TERM", "FREEZE"):
+        if what in ("CUT", "RESET", "SHUT"):
+            self.faults[f"net:{what.lower()}"] += 1
+            if what == "SHUT":
+                nursery.start_soon(self.folder.remotes[name].shut, random.random() * 0.4)
+            else:
+                self.folder.remotes[name].middleman.cut(reset=what == "RESET")
+        elif what not in ("KILL", "TERM", "FREEZE"):
             # The server's record says when it was carried out, and counts it.
             self.folder.order(name, f"{what}:{random.randrange(10_000)}")
-        elif pid is not None and name not in self._frozen:
-            # No checkpoint since its pid was read, and it is not reaped in between.
-            number = {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "FREEZE": signal.SIGSTOP}[what]
-            pidfd = send_signal(pid, number)
+        elif name not in self._frozen:
+            pidfd = self._signal(name, {"KILL": signal.SIGKILL, "TERM": signal.SIGTERM, "FREEZE": signal.SIGSTOP}[what])
             if pidfd is None:
                 return
             self.faults[what.lower()] += 1
@@ -336,6 +378,13 @@ class Fire:
                 nursery.start_soon(self._thaw, name, pidfd, random.choice((0.05, 0.3, 0.8, 1.6)))
             else:
                 os.close(pidfd)
+
+    def _signal(self, name: str, number: signal.Signals) -> int | None:
+        if name in self.folder.remotes:
+            return self.folder.remotes[name].signal(number)
+        row = self.manager.status().get(name)
+        # No checkpoint since its pid was read, and it is not reaped in between.
+        return None if row is None or row.pid is None else send_signal(row.pid, number)
 
     async def _thaw(self, name: str, pidfd: int, seconds: float) -> None:
         try:

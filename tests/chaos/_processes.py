@@ -31,21 +31,30 @@ class Size:
     resident_bytes: int
 
     @classmethod
-    def now(cls) -> Size:
-        """Measured after a collection."""
+    def now(cls, apart: trio.Nursery | None = None, connections: int = 0) -> Size:
+        """Measured after a collection.
+
+        Args:
+            apart: What runs in it does not count.
+            connections: So many connections do not count: an end of ours, and two of whoever stands between.
+        """
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
-        return cls(tasks(), descriptors(), len(gc.get_objects()), pages * os.sysconf("SC_PAGE_SIZE"))
+        return cls(
+            tasks(apart), descriptors() - 3 * connections, len(gc.get_objects()), pages * os.sysconf("SC_PAGE_SIZE")
+        )
 
 
-def tasks() -> int:
-    """How many Trio tasks there are."""
+def tasks(apart: trio.Nursery | None = None) -> int:
+    """How many Trio tasks there are, but for those in a nursery."""
     root = trio.lowlevel.current_root_task()
     found, waiting = 0, [root] if root is not None else []
     while waiting:
         task = waiting.pop()
         found += 1
-        waiting.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
+        waiting.extend(
+            child for nursery in task.child_nurseries if nursery is not apart for child in nursery.child_tasks
+        )
     return found
 
 

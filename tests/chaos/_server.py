@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 INFO = {"name": "chaos", "version": "1.0.0"}
-_META = "io.modelcontextprotocol/"
+META = "io.modelcontextprotocol/"
 TOOLS: dict[str, dict[str, bool]] = {
     "read": {"readOnlyHint": True},
     "write": {},
@@ -175,7 +175,7 @@ class Server:
             wanted = params.get("notifications") or {}
             self.notify(
                 "notifications/subscriptions/acknowledged",
-                {"notifications": wanted, "_meta": {_META + "subscriptionId": request}},
+                {"notifications": wanted, "_meta": {META + "subscriptionId": request}},
             )
             self.listeners.append(request)
         else:
@@ -243,13 +243,9 @@ class Server:
 
     def answer(self, request: Any, result: dict[str, Any] | None, method: str) -> None:
         if result is None:
-            self.write({"jsonrpc": "2.0", "id": request, "error": {"code": -32601, "message": "No"}})
+            self.write(self.message(request, result, method))
             return
-        if self.modern:
-            result = {"resultType": "complete", **result, "_meta": {_META + "serverInfo": INFO}}
-            if method != "tools/call":
-                result.update({"ttlMs": 0, "cacheScope": "private"})
-        data = json.dumps({"jsonrpc": "2.0", "id": request, "result": result}).encode() + b"\n"
+        data = json.dumps(self.message(request, result, method)).encode() + b"\n"
         how, self.next_write = self.next_write, None
         if how == "torn":
             self.send(data[: len(data) // 2])
@@ -261,6 +257,15 @@ class Server:
         else:
             self.send(data if how is None else data + data)
         self.last_answer = data
+
+    def message(self, request: Any, result: dict[str, Any] | None, method: str) -> dict[str, Any]:
+        if result is None:
+            return {"jsonrpc": "2.0", "id": request, "error": {"code": -32601, "message": "No"}}
+        if self.modern:
+            result = {"resultType": "complete", **result, "_meta": {META + "serverInfo": INFO}}
+            if method != "tools/call":
+                result.update({"ttlMs": 0, "cacheScope": "private"})
+        return {"jsonrpc": "2.0", "id": request, "result": result}
 
     def write(self, message: dict[str, Any]) -> None:
         self.send(json.dumps(message).encode() + b"\n")
@@ -326,10 +331,13 @@ class Server:
             else:
                 self.tools.append("extra")
             self.note("tools", tools=self.tools)
-            if not self.modern:
-                self.notify("notifications/tools/list_changed", {})
-            for listener in self.listeners:
-                self.notify("notifications/tools/list_changed", {"_meta": {_META + "subscriptionId": listener}})
+            self.tell_change()
+
+    def tell_change(self) -> None:
+        if not self.modern:
+            self.notify("notifications/tools/list_changed", {})
+        for listener in self.listeners:
+            self.notify("notifications/tools/list_changed", {"_meta": {META + "subscriptionId": listener}})
 
     def do_flood(self, how: int) -> None:
         for number in range(50 + how % 200):

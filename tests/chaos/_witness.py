@@ -24,6 +24,7 @@ _EVENT_OUTCOMES: Final = {
     "ok": "ok",
     "tool_error": "tool_error",
     "refused": "tool_error",
+    "garbled": "tool_error",
     "cancelled": "cancelled",
     "timeout:queue": "timed_out",
     "timeout:connect": "timed_out",
@@ -226,7 +227,7 @@ class Witness:
         running: dict[tuple[str, int], dict[str, Fact]] = defaultdict(dict)
         for fact in self.facts:
             here = running[fact.server, fact.pid]
-            if fact.event in ("end", "cancelled"):
+            if fact.event in ("end", "cancelled", "orphan"):
                 here.pop(fact.id, None)
             elif fact.event == "begin":
                 beside = [other for other in here.values() if not _given_up(known.get(other.id), fact.t)]

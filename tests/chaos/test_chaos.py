@@ -21,7 +21,15 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux: pr
 
 
 def _short(folder: Path, **more: Any) -> Settings:
-    settings: dict[str, Any] = {"servers": 4, "callers": 8, "rate": 60.0, "rounds": 1, "round_faults": 60, "faults": 1}
+    settings: dict[str, Any] = {
+        "servers": 4,
+        "remote": 0,
+        "callers": 8,
+        "rate": 60.0,
+        "rounds": 1,
+        "round_faults": 60,
+        "faults": 1,
+    }
     return Settings(seed=4, folder=folder, **{**settings, **more})
 
 
