@@ -46,7 +46,22 @@ class Connection:
         self.sock = sock
         self.rest = bytearray()
         self.exchange: Exchange | None = None
+        self.ended = False
         self.closed = False
+
+    def read(self, at_most: int) -> None:
+        """Take what has come, all of it or so many bytes."""
+        try:
+            while not self.ended:
+                data = os.read(self.sock.fileno(), at_most or 65536)  # its own recv would wait
+                self.rest += data
+                self.ended = not data
+                if at_most:
+                    return
+        except BlockingIOError:
+            pass
+        except OSError:
+            self.ended = True
 
     def send(self, data: bytes) -> None:
         if self.closed:
@@ -112,6 +127,9 @@ class HttpServer(Server):
             os._exit(3)
         if self.fails_at == "slow":
             time.sleep(0.3)
+        elif self.fails_at:
+            # Whoever looks after it sees in a while that it is of no use.
+            self.later(1.0, lambda: os._exit(3))
         listener = socket.socket()
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", self.port))
@@ -138,21 +156,19 @@ class HttpServer(Server):
             self.receive([self.connections[fd] for fd in ready if fd in self.connections])
 
     def receive(self, ready: list[Connection]) -> None:
-        """Read all that has come before anything of it is done: who has gone is known to have gone by then."""
-        ended = []
+        """Read all that has come before anything of it is done: who has hung up is known to have by then."""
+        at_most = 3 if time.monotonic() < self.tiny_until else 0
         for connection in ready:
-            try:
-                data = connection.sock.recv(3 if time.monotonic() < self.tiny_until else 65536)
-            except OSError:
-                data = b""
-            connection.rest += data
-            if not data:
-                ended.append(connection)
-        for connection in ended:
-            self.closed(connection)
-        for connection in ready:
+            connection.read(at_most)
+        # What was sent after somebody had hung up may have been read, and the hanging up not yet.
+        waiting = [connection for connection in self.connections.values() if connection.exchange is not None]
+        for connection in waiting:
+            connection.read(at_most)
+        for connection in sorted({*ready, *waiting}, key=lambda connection: not connection.ended):
             while not connection.closed and connection.exchange is None and self.take_request(connection):
                 pass
+            if connection.closed or connection.ended:
+                self.closed(connection)
         for connection in list(self.connections.values()):
             if connection.closed:
                 self.closed(connection)
@@ -213,7 +229,7 @@ class HttpServer(Server):
         session = self.sessions.get(headers.get("mcp-session-id", ""))
         if verb == "POST":
             message = json.loads(body)
-            if session is None and not self.modern and message["method"] not in ("initialize", "server/discover"):
+            if session is None and not self.modern and message.get("method") not in ("initialize", "server/discover"):
                 connection.respond(404 if "mcp-session-id" in headers else 400)
                 return
             self.take_over_http(connection, message, session)
@@ -230,8 +246,8 @@ class HttpServer(Server):
             session.listening = self.stream(connection, None, session)
 
     def take_over_http(self, connection: Connection, message: dict[str, Any], session: Session | None) -> None:
-        method, params, request = message["method"], message.get("params") or {}, message.get("id")
-        if request is None:
+        method, params, request = message.get("method"), message.get("params") or {}, message.get("id")
+        if request is None or method is None:
             if method == "notifications/cancelled" and session is not None:
                 self.cancel(session, params.get("requestId"))
             connection.respond(202)
@@ -252,6 +268,9 @@ class HttpServer(Server):
         else:
             exchange = self.single(connection, request, session)
             self.answer(exchange, self.result(method, params), method)
+
+    def is_orphan(self, request: Any) -> bool:
+        return request.connection is not None and request.connection.ended
 
     def cancel(self, session: Session, request: Any) -> None:
         for exchange, call in list(self.calls.items()):

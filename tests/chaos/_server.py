@@ -207,7 +207,7 @@ class Server:
             self.answer(request, None, "tools/call")
             return
         self.number += 1
-        self.note("begin", id=call.name, tool=call.tool, n=self.number)
+        self.note("begin", id=call.name, tool=call.tool, n=self.number, orphan=self.is_orphan(request))
         self.calls[request] = call
         seconds = arguments.get("ms", 0) / 1000
         if self.late:
@@ -221,6 +221,10 @@ class Server:
             self.later(seconds, lambda: self.end(request, number))
         else:
             self.end(request, number)
+
+    def is_orphan(self, request: Any) -> bool:
+        """Whether a call begins whose caller has hung up."""
+        return False
 
     def progress(self, request: Any) -> None:
         call = self.calls.get(request)

@@ -229,12 +229,13 @@ class Witness:
             here = running[fact.server, fact.pid]
             if fact.event in ("end", "cancelled", "orphan"):
                 here.pop(fact.id, None)
-            elif fact.event == "begin":
+            elif fact.event == "begin" and not fact.more.get("orphan"):
                 beside = [other for other in here.values() if not _given_up(known.get(other.id), fact.t)]
                 if len(beside) >= self.limit:
                     yield f"{fact.id} ran beside {len(beside)} others", {fact.id, *(one.id for one in beside)}
                 for other in beside:
-                    if self._alone(fact) or self._alone(other):
+                    # Over HTTP, a call that is sent again may meet what it was before: nobody can know.
+                    if other.id != fact.id and (self._alone(fact) or self._alone(other)):
                         yield f"{fact.id} ran beside {other.id}, and may not", {fact.id, other.id}
                 here[fact.id] = fact
 

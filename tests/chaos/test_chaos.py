@@ -43,6 +43,24 @@ async def test_nothing_is_lost_in_a_short_fire(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []  # noqa: PTH208 - only whether there is anything
 
 
+async def test_nothing_is_lost_in_a_short_fire_of_remote_servers_behind_a_bad_network(tmp_path: Path) -> None:
+    report = await chaos(_short(tmp_path, servers=1, remote=4, round_faults=100))
+    assert report.broken == []
+    assert report.outcomes["ok"] > 20
+    # The network, the servers and those who end them all had a hand in it.
+    assert {"net:cut", "net:delay"} <= report.faults.keys()
+    assert report.faults.keys() & {"forget", "cutoff", "wait", "away", "streams", "failed"}
+    assert report.faults["kill"] > 0
+
+
+async def test_a_remote_client_that_sends_again_what_has_run_is_found_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_calls._Request, "left_us", property(lambda self: False))
+    report = await chaos(_short(tmp_path, servers=0, remote=4, faults=1000, round_faults=100))
+    assert any("and its tool may not be repeated" in sentence for sentence in report.broken)
+
+
 async def test_a_client_that_sends_again_what_has_run_is_found_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
