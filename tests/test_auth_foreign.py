@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +26,13 @@ from tests._authority import Protected, serving
 
 _UNPACKED = Path(__file__).parent.parent / ".cache" / "chromium"
 
-pytestmark = [pytest.mark.real, pytest.mark.usefixtures("npm_servers")]
+pytestmark = [
+    pytest.mark.real,
+    pytest.mark.usefixtures("npm_servers"),
+    pytest.mark.skipif(
+        sys.platform != "linux" or platform.machine() != "x86_64", reason="needs Linux on x86_64: Chromium of npm"
+    ),
+]
 
 
 @define(eq=False)
