@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, cast
 
+import attrs
 import pytest
 import trio
 from attrs import evolve
@@ -140,6 +141,21 @@ async def test_every_operation_has_a_name_that_reads_well() -> None:
         assert [one for one in ids if not one.startswith("mcp.")] == []
         assert {"mcp.status", "mcp.add", "mcp.update", "mcp.remove", "mcp.connect", "mcp.call", "mcp.test"} <= set(ids)
         assert [operation["operationId"] for operation in operations if not operation["tags"]] == []
+
+
+async def test_the_document_describes_every_field_of_a_configuration() -> None:
+    async with serving() as site:
+        document = (await site.get("/api/openapi.json")).json
+        described = set(document["components"]["schemas"]["ServerConfig"]["properties"])
+        stored = {one.name for one in attrs.fields(MCPServerConfig) if not one.metadata.get("memory")}
+        assert described == stored - {"name", "unknown"}
+        for method, path, body in [
+            ("post", SERVERS, "NewServer"),
+            ("patch", f"{SERVERS}/{{name}}", "ServerConfig"),
+            ("post", "/api/mcp/test", "ServerConfig"),
+        ]:
+            content = document["paths"][path][method]["requestBody"]["content"]
+            assert content["application/json"]["schema"] == {"$ref": f"#/components/schemas/{body}"}
 
 
 # Real servers and a real file.

@@ -185,6 +185,7 @@ async def test_a_link_works_once() -> None:
         assert (again.status, again.json["code"], "set-cookie" in again.headers) == (401, "unauthorized", False)
         for code in ("", "x", "%ED%A0%80"):
             assert (await site.get(f"/mcp/enter?code={code}", Authorization=None)).status == 401
+        assert (await site.get("/mcp/enter", Authorization=None)).status == 401
 
 
 async def test_a_link_is_made_for_the_owner_alone_and_not_for_a_foreign_name() -> None:

@@ -16,9 +16,12 @@ from ._problems import PROBLEM_MEDIA_TYPE
 from ._schemas import Problem
 from ._sse import cancel_when_closed
 
-__all__ = ["answer", "problems", "refuse_when", "while_open"]
+__all__ = ["OPEN", "answer", "problems", "refuse_when", "while_open"]
 
 T = TypeVar("T")
+
+OPEN: list[dict[str, list[str]]] = [{}]
+"""The security of a route that is answered without a token: nothing is enough."""
 
 _DESCRIPTIONS = {
     400: "The body, or what stands in the address, cannot be read",

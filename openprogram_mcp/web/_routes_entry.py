@@ -12,7 +12,7 @@ from litestar.response import Response
 
 from ..errors import Unauthorized
 from ..status import rfc3339
-from ._answers import answer, problems
+from ._answers import OPEN, answer, problems
 from ._schemas import EntryLink
 from ._sessions import LINK_PATH, LINK_SECONDS
 from .app import API
@@ -50,12 +50,12 @@ def routes(api: API) -> list[HTTPRouteHandler]:
         summary="Let a browser in",
         description="Answers with a page that sets a cookie and goes on. It needs no token: the code is one.",
         operation_id="mcp.enter",
-        security=[],
+        security=OPEN,
         media_type="text/html",
         responses=problems(),
         tags=["worker"],
     )
-    async def enter(code: Annotated[str, Parameter(description="The code of the link.")]) -> Response[str]:
+    async def enter(code: Annotated[str, Parameter(description="The code of the link.")] = "") -> Response[str]:
         cookie = api.sessions.enter(code)
         if cookie is None:
             raise Unauthorized("This link does not work any more", remedy="Make a new one: it works once, for a minute")

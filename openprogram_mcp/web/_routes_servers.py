@@ -12,7 +12,7 @@ from litestar.response import Response
 
 from ..status import ServerStatus
 from . import views
-from ._answers import answer, problems, refuse_when
+from ._answers import OPEN, answer, problems, refuse_when
 from ._schemas import ConfigLocation, Health, ServerDetail, ServerList, ServerRow, ShortServer
 from .app import API, openapi_document
 
@@ -26,7 +26,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     manager = api.manager
     document: dict[str, Any] = {}
 
-    @get("/healthz", summary="Whether the worker lives", operation_id="mcp.health", security=[], tags=["worker"])
+    @get("/healthz", summary="Whether the worker lives", operation_id="mcp.health", security=OPEN, tags=["worker"])
     async def healthz() -> Response[Health]:
         return answer(views.health(manager))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -13,7 +14,9 @@ from litestar.openapi.spec import Components, SecurityScheme
 from litestar.plugins.attrs import AttrsSchemaPlugin
 
 from .. import __version__
+from ._config_schema import describe_configurations
 from ._guard import BODY_SECONDS, ASGIApp, Guard, allowed_hosts
+from ._json import encode
 from ._metrics import Meter
 from ._problems import EXCEPTION_HANDLERS
 from ._sessions import Sessions
@@ -80,7 +83,9 @@ def openapi_document(api: API) -> dict[str, Any]:
         security=[{"owner": []}],
     )
     app = Litestar(_routes(api), openapi_config=config, plugins=[AttrsSchemaPlugin()], logging_config=None)
-    return app.openapi_schema.to_schema()
+    document: dict[str, Any] = json.loads(encode(app.openapi_schema.to_schema()))
+    describe_configurations(document)
+    return document
 
 
 def _routes(api: API) -> list[HTTPRouteHandler]:
