@@ -112,12 +112,13 @@ async def main():
     async with trio.open_nursery() as nursery:
         await nursery.start(desk.run)
         auth = desk.auth_of(config)
+        print(end="u", flush=True)
         sys.stdin.readline()
         statuses = []
         async with await open_client(config, auth=auth) as client:
             async with trio.open_nursery() as calls:
                 async def call():
-                    statuses.append((await client.post(place.server.address, json=PING)).status_code)
+                    statuses.append((await client.post(config.url, json=PING)).status_code)
                 for _ in range(8):
                     calls.start_soon(call)
         print(sorted(set(statuses)), len(statuses))
@@ -133,6 +134,7 @@ async def test_eight_processes_with_64_calls_at_expiry_renew_once(tmp_path: Path
         processes: list[trio.Process] = []
         said: list[bytes] = []
         root = str(Path(__file__).parent.parent)
+        ready, go = 0, trio.Event()
 
         async def run() -> None:
             import subprocess
@@ -143,9 +145,15 @@ async def test_eight_processes_with_64_calls_at_expiry_renew_once(tmp_path: Path
                 stdout=subprocess.PIPE,
                 cwd=root,
             )
+            nonlocal ready
             processes.append(process)
             assert process.stdin is not None
             assert process.stdout is not None
+            assert await process.stdout.receive_some() == b"u"
+            ready += 1
+            if ready == 8:
+                go.set()
+            await go.wait()
             await process.stdin.send_all(b"\n")
             heard = b""
             while chunk := await process.stdout.receive_some():
