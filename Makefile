@@ -6,6 +6,7 @@
 #   make bench      calls beside the SDK's own client, as ratios (ARGS="--quick" for a short look)
 #   make fuzz       any bytes whatever on the wire, for a minute (SECONDS=600 for ten)
 #   make chaos      real servers under random faults, for a minute (SECONDS=600, FAULTS=10000, SEED=7)
+#   make conformance  the official conformance suite; writes docs/reference/conformance.md (ARGS=--check compares)
 #   make lint       ruff: rules and format
 #   make types      mypy --strict and pyright
 #   make clean      remove all that these commands have made, .venv included
@@ -60,6 +61,10 @@ fuzz: .venv/.ready-test
 chaos: .venv/.ready-test
 	@$(BIN)/python -m tests.chaos $(if $(FAULTS),--faults $(FAULTS),--seconds $(SECONDS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
+.PHONY: conformance
+conformance: .venv/.ready-test
+	@$(BIN)/python -m tests.conformance $(ARGS)
+
 .PHONY: lint
 lint: .venv/.ready-all
 	@$(BIN)/ruff check .
@@ -72,5 +77,5 @@ types: .venv/.ready-all
 
 .PHONY: clean
 clean:
-	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/servers/node_modules
+	rm -rf .venv .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache build dist tests/servers/node_modules tests/conformance/node_modules
 	find openprogram_mcp tests tools bench -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -120,6 +120,15 @@ def test_schema_07_null_and_absence_are_told_apart() -> None:
     assert _fault(schema, {"x": None}).path == "x"
 
 
+def test_http_null_for_what_stands_in_a_header_too_is_for_the_server_to_judge() -> None:
+    marked = {"type": "boolean", "x-mcp-header": "Verbose"}
+    schema = _properties(verbose=marked, inner=_properties(deep=marked), plain={"type": "boolean"})
+    check_arguments(schema, {"verbose": None, "inner": {"deep": None}, "plain": True})
+    assert _fault(schema, {"verbose": None, "plain": None}).path == "plain"
+    assert _fault(schema, {"verbose": "no"}).path == "verbose"
+    assert _fault({**schema, "required": ["verbose"]}, {"verbose": None}).path == "verbose"
+
+
 def test_schema_03_a_reference_is_followed_and_one_to_nothing_allows_anything() -> None:
     schema = _properties(a={"$ref": "#/$defs/A"}, b={"$ref": "#/$defs/Gone"}, c={"type": "integer"})
     schema["$defs"] = {"A": {"type": "object", "properties": {"next": {"$ref": "#/$defs/A"}}, "required": ["x"]}}

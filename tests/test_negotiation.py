@@ -196,6 +196,28 @@ async def test_proto_03a_a_second_refusal_is_the_last(autojump_clock: MockClock)
     assert methods(fake) == ["initialize", "initialize"]
 
 
+@pytest.mark.parametrize("era", ["auto", MODERN])
+async def test_proto_03a_a_modern_server_that_names_the_version_it_refused_is_asked_once_more(
+    autojump_clock: MockClock, era: Any
+) -> None:
+    refusal = do.fail(-32022, "Unsupported protocol version", {"supported": [MODERN]})
+    fake = FakeServer(era="modern").on("server/discover", do.turns([refusal], [do.standard()]))
+    async with session_with(fake, era=era) as session:
+        assert session.era == MODERN
+        assert methods(fake) == ["server/discover", "server/discover"]
+
+
+async def test_proto_03a_a_modern_server_that_goes_on_refusing_what_it_names_is_told_as_it_refused(
+    autojump_clock: MockClock,
+) -> None:
+    refusal = do.fail(-32022, "Unsupported protocol version", {"supported": [MODERN]})
+    fake = FakeServer(era="modern").on("server/discover", refusal)
+    with raises_within(ServerFailed, "it refused server/discover: Unsupported protocol version"):
+        async with session_with(fake):
+            pass
+    assert methods(fake)[:2] == ["server/discover", "server/discover"]
+
+
 @pytest.mark.parametrize(
     "refusal",
     [do.fail(-32602, "Supported: 2031-01-01"), do.fail(-32603, "Internal error"), do.fail(-32022, "Unsupported")],

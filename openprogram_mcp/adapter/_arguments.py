@@ -67,7 +67,36 @@ class _Compiled:
 
             self._validate = compile_validator(self._schema)
         is_other = isinstance(arguments, Mapping) and not isinstance(arguments, dict)
-        return self._validate(dict(arguments) if is_other else arguments)
+        fault = self._validate(dict(arguments) if is_other else arguments)
+        if fault is not None:
+            without = _without_empty_headers(self._schema, arguments, 0)
+            if without is not arguments:
+                return self._validate(without)
+        return fault
+
+
+def _without_empty_headers(schema: Any, arguments: Any, depth: int) -> Any:
+    """Arguments without each ``null`` for an optional parameter that is a header too; the same ones without any.
+
+    Such a parameter may be null whatever its type: then there is no header, and what to make of it is the server's to
+    say (specification, basic/transports: "Custom headers from tool parameters").
+    """
+    properties = schema.get("properties") if isinstance(schema, Mapping) else None
+    if not isinstance(properties, Mapping) or not isinstance(arguments, Mapping) or depth > _MAX_DEPTH:
+        return arguments
+    required = schema.get("required")
+    required = required if isinstance(required, list) else []
+    kept: dict[Any, Any] = {}
+    changed = False
+    for name, value in arguments.items():
+        part = properties.get(name)
+        is_header = isinstance(part, Mapping) and isinstance(part.get("x-mcp-header"), str)
+        if value is None and is_header and name not in required:
+            changed = True
+            continue
+        kept[name] = _without_empty_headers(part, value, depth + 1)
+        changed = changed or kept[name] is not value
+    return kept if changed else arguments
 
 
 Accept = Callable[[Any], bool]

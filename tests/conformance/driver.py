@@ -1,0 +1,140 @@
+"""The client that the conformance suite drives: a program over ``open_manager()`` and nothing but the public API.
+
+The suite gives the server's URL as the last argument, the scenario's name in ``MCP_CONFORMANCE_SCENARIO``, and what a
+user would have to know (a client's id and secret, calls that are to be made) as JSON in ``MCP_CONFORMANCE_CONTEXT``.
+All of that becomes a configuration, and the tools are used as an agent uses them.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from openprogram_mcp import MCPManager, OpenProgramMCPError, open_manager
+
+SERVER = "server"
+Play = Callable[[MCPManager, dict[str, Any]], Awaitable[None]]
+
+
+async def call(manager: MCPManager, wire_name: str, arguments: dict[str, Any] | None = None) -> None:
+    """Call a tool by the name that its server gave it."""
+    for tool, remote in manager.tool_records(SERVER):
+        if remote.name == wire_name:
+            result = await manager.call_tool(tool.name, arguments or {})
+            print(f"{wire_name}: {result.text}")
+            return
+    raise LookupError(f"the server does not offer {wire_name}")
+
+
+async def look(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """The tools were listed when the server came up."""
+    print([tool.name for tool in manager.tools()])
+
+
+async def add_numbers(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """Call the one tool with what fits."""
+    await call(manager, "add_numbers", {"a": 5, "b": 3})
+
+
+async def use_everything(manager: MCPManager, context: dict[str, Any]) -> None:
+    """Call every tool, read every resource, get every prompt."""
+    await use_all(manager, context)
+    for resource in await manager.resources(SERVER):
+        await manager.read_resource(SERVER, resource["uri"])
+    for prompt in await manager.prompts(SERVER):
+        await manager.get_prompt(SERVER, prompt["name"])
+
+
+async def reconnect(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """A call whose stream ends before its answer."""
+    await call(manager, "test_reconnection")
+
+
+async def elicit(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """A call in which the server asks its user for something."""
+    await call(manager, "test_client_elicitation_defaults")
+
+
+async def rounds(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """Calls whose result is a request for input, and one between them that has nothing to do with those."""
+    for name in ("echo_state", "unrelated", "no_state", "no_result_type"):
+        await call(manager, f"test_mrtr_{name}")
+
+
+async def replay(manager: MCPManager, context: dict[str, Any]) -> None:
+    """The calls that the suite asks for."""
+    for wanted in context["toolCalls"]:
+        await call(manager, wanted["name"], wanted.get("arguments"))
+
+
+async def echo_schema(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """Give a tool's schema back as it came."""
+    focal = next(remote for _, remote in manager.tool_records(SERVER) if remote.name == "json_schema_2020_12_tool")
+    await call(manager, "json_schema_echo", {"schema": focal.input_schema})
+
+
+async def use_all(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """Call every tool that is offered, each with something for what it requires."""
+    values: dict[str, Any] = {"integer": 0, "number": 0, "boolean": False, "object": {}, "array": [], "null": None}
+    for tool in manager.tools():
+        properties = tool.parameters.get("properties", {})
+        arguments = {
+            name: values.get(properties.get(name, {}).get("type"), "x") for name in tool.parameters.get("required", [])
+        }
+        try:
+            print(tool.name, (await manager.call_tool(tool.name, arguments)).text)
+        except OpenProgramMCPError as error:
+            # One that refuses costs only itself.
+            print(tool.name, error.message)
+
+
+async def use_first(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """Call the first tool, whatever it is."""
+    result = await manager.call_tool(manager.tools()[0].name)
+    print(result.text)
+
+
+PLAYS: dict[str, Play] = {
+    "initialize": look,
+    "tools_call": add_numbers,
+    "request-metadata": look,
+    "http-standard-headers": use_everything,
+    "http-custom-headers": replay,
+    "http-invalid-tool-headers": use_all,
+    "json-schema-ref-no-deref": look,
+    "json-schema-2020-12-preservation": echo_schema,
+    "sse-retry": reconnect,
+    "elicitation-sep1034-client-defaults": elicit,
+    "sep-2322-client-request-state": rounds,
+}
+
+
+async def main(url: str, scenario: str, context: dict[str, Any]) -> int:
+    """Play one scenario.
+
+    Returns:
+        1 where the server did not come up, 0 otherwise.
+    """
+    with tempfile.TemporaryDirectory() as state:
+        async with open_manager({SERVER: {"url": url}}, state_dir=Path(state)) as manager:
+            await manager.started.wait()
+            row = manager.server(SERVER)
+            if not row.ready:
+                print(f"{row.status}: {row.error} {row.remedy or ''}", file=sys.stderr)
+                return 1
+            await PLAYS.get(scenario, use_first)(manager, context)
+    return 0
+
+
+if __name__ == "__main__":
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr)
+    given = json.loads(os.environ.get("MCP_CONFORMANCE_CONTEXT", "{}"))
+    sys.exit(trio.run(main, sys.argv[-1], os.environ.get("MCP_CONFORMANCE_SCENARIO", ""), given))
