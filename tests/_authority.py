@@ -239,7 +239,11 @@ class Authority(Site):
         code = secrets.token_urlsafe(16)
         self.codes[code] = query
         self.scopes_asked.append(query.get("scope", ""))
-        back = {"code": code, "state": query["state"], **({"iss": self.issuer} if self.iss else {})}
+        back = {
+            "code": code,
+            "state": query["state"],
+            **({"iss": self.extra.get("issuer", self.issuer)} if self.iss else {}),
+        }
         return 302, "", {"location": f"{query['redirect_uri']}?{urlencode(back)}"}
 
     async def _token(self, seen: Seen) -> Reply:

@@ -34,7 +34,7 @@ class Authority:
 
     Args:
         server_url: The MCP server that it is for.
-        issuer: Its name.
+        issuer: Its name, as it writes it itself where it says anything.
         metadata: What it says of itself; ``None`` where it says nothing.
         resource: What the MCP server says of itself as a protected resource, or ``None``.
     """
@@ -127,13 +127,8 @@ async def discover(
         listed = [str(one) for one in resource.authorization_servers]
         issuer = next((one for one in listed if known_issuer is not None and same_issuer(one, known_issuer)), listed[0])
         places = build_oauth_authorization_server_metadata_discovery_urls(issuer, server_url)
-    metadata = await _metadata(asker, places, issuer)
-    return Authority(
-        server_url=server_url,
-        issuer=str(metadata.issuer) if metadata is not None else issuer,
-        metadata=metadata,
-        resource=resource,
-    )
+    metadata, named = await _metadata(asker, places, issuer)
+    return Authority(server_url=server_url, issuer=named, metadata=metadata, resource=resource)
 
 
 async def known_authority(asker: Asker, server_url: str, issuer: str) -> Authority:
@@ -183,7 +178,8 @@ async def _resource(asker: Asker, server_url: str, named: str | None) -> Protect
     return None
 
 
-async def _metadata(asker: Asker, places: list[str], issuer: str) -> OAuthMetadata | None:
+async def _metadata(asker: Asker, places: list[str], issuer: str) -> tuple[OAuthMetadata | None, str]:
+    """What the authorization server says of itself, and its name as it writes it."""
     broken: int | None = None
     for place in places:
         answer = await asker.get(place)
@@ -202,7 +198,7 @@ async def _metadata(asker: Asker, places: list[str], issuer: str) -> OAuthMetada
         # Who gives tokens without a human has no page for one.
         said.setdefault("authorization_endpoint", f"{host_of(issuer)}/authorize")
         try:
-            return OAuthMetadata.model_validate(said)
+            return OAuthMetadata.model_validate(said), named
         except ValidationError:
             continue
     if broken is not None:
@@ -211,4 +207,4 @@ async def _metadata(asker: Asker, places: list[str], issuer: str) -> OAuthMetada
             remedy="See its own log.",
             transient=True,
         )
-    return None
+    return None, issuer

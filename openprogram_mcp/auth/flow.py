@@ -156,7 +156,8 @@ class SignIn:
                     remedy="Go through the sign-in again, with the address that was given.",
                     server=self.server,
                 )
-        elif not same_issuer(answer.issuer, self._authority.issuer):
+        elif answer.issuer != self._authority.issuer:
+            # As texts, nothing made equal (RFC 9207 section 2.4): what differs by a slash may be another tenant.
             raise InvalidArguments(
                 f"the answer is that of {one_line(answer.issuer)}, not of {self._authority.issuer}",
                 remedy="Go through the sign-in again, with the address that was given.",
