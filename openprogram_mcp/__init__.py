@@ -4,7 +4,7 @@ The layers. A file imports only from floors below its own, never sideways except
 imports to it::
 
     L0  errors, paths, _values
-    L1  storage, masking, status, adapter
+    L1  storage, masking, status, adapter, skills
     L2  config, events
     L3  permissions, transports/
     L4  auth/, session, registry

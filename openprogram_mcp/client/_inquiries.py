@@ -82,7 +82,14 @@ class Inquiries:
 
     @trio.lowlevel.enable_ki_protection
     async def ask(
-        self, method: str, params: Mapping[str, Any], key: str | None, form: type, offered: Callable[[Any], bool]
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        key: str | None,
+        form: type,
+        offered: Callable[[Any], bool],
+        *,
+        whole: bool = False,
     ) -> dict[str, Any]:
         """Make a request, and once more on the next connection where this one is lost.
 
@@ -92,9 +99,10 @@ class Inquiries:
             key: What the answer has to hold, or ``None``.
             form: What that has to be.
             offered: Whether a session's server advertises what is asked for; if not, it is not asked.
+            whole: Give the result as it came, for somebody who checks its bytes before anybody sees it.
 
         Returns:
-            The result as the server sent it, its texts within ``max_result_chars``.
+            The result as the server sent it, its texts within ``max_result_chars`` and without its credentials.
 
         Raises:
             NotConnected: The server is down.
@@ -118,6 +126,8 @@ class Inquiries:
                         continue
                 if key is not None and not isinstance(raw.get(key), form):
                     raise self.failed(f"its answer to {method} holds no {key}")
+                if whole:
+                    return raw
                 return limit_texts(self._hidden.conceal(raw), self._config().max_result_chars)
         raise AssertionError("the second try returns or raises")
 

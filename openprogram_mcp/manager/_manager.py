@@ -45,6 +45,7 @@ from ._lookup import Lookup
 from ._offer import Offer
 from ._roster import Roster
 from ._sign_ins import SignIns
+from ._skills import SkillCommands
 
 __all__ = ["MCPManager"]
 
@@ -53,7 +54,7 @@ logger = logging.getLogger(__name__)
 _NEEDS_SIGN_IN: Final = frozenset({ServerState.NEEDS_AUTH, ServerState.NEEDS_CLIENT_REGISTRATION})
 
 
-class MCPManager(AuthCommands):
+class MCPManager(AuthCommands, SkillCommands):
     """The servers of one agent. Made by :func:`open_manager`.
 
     ``events`` is the bus of all that happens; ``registry`` holds the tools; ``started`` is set when every enabled

@@ -56,7 +56,10 @@ logger = logging.getLogger(__name__)
 ListKind = Literal["tools", "resources", "prompts"]
 """What a server advertises, and tells the changes of."""
 
-ListName = Literal["tools", "resources", "resource_templates", "prompts"]
+Offered = Literal["tools", "resources", "prompts", "skills"]
+"""What a server advertises; skills by an extension."""
+
+ListName = Literal["tools", "resources", "resource_templates", "prompts", "skills"]
 """What it can be asked a list of."""
 
 _MAX_PAGES: Final = 1000
@@ -65,11 +68,13 @@ _MAX_ITEMS: Final = 100_000
 _MAX_INPUT_ROUNDS: Final = 10
 _STATE_ONLY_WAIT_SECONDS: Final = (0.05, 0.1, 0.2, 0.25)
 _KINDS: Final[tuple[ListKind, ...]] = ("tools", "resources", "prompts")
-_LISTS: Final[Mapping[ListName, tuple[ListKind, str, str]]] = {
+_SKILLS: Final = "io.modelcontextprotocol/skills"
+_LISTS: Final[Mapping[ListName, tuple[Offered, str, str]]] = {
     "tools": ("tools", "tools/list", "tools"),
     "resources": ("resources", "resources/list", "resources"),
     "resource_templates": ("resources", "resources/templates/list", "resourceTemplates"),
     "prompts": ("prompts", "prompts/list", "prompts"),
+    "skills": ("skills", "skills/list", "skills"),
 }
 """Of each list: who advertises it, how it is asked for, and the key that it stands under."""
 
@@ -149,9 +154,11 @@ class Session:
         """What the server says about its use."""
         return self._client.instructions
 
-    def offers(self, kind: ListKind) -> bool:
+    def offers(self, kind: Offered) -> bool:
         """Whether the server advertises a list. What it does not advertise is not asked for."""
         capabilities = self._client.server_capabilities
+        if kind == "skills":
+            return _SKILLS in (getattr(capabilities, "extensions", None) or {})
         return capabilities is not None and getattr(capabilities, kind) is not None
 
     @property
@@ -204,7 +211,7 @@ class Session:
             warnings.append(f"{method} has more than {_MAX_PAGES} pages; the rest was left out")
         return Page(items, tuple(warnings), fresh)
 
-    def _fresh_seconds(self, kind: ListKind, raw: Mapping[str, Any]) -> float:
+    def _fresh_seconds(self, kind: Offered, raw: Mapping[str, Any]) -> float:
         """How long a page may be used (specification: server/utilities/caching).
 
         2026-07-28 has ``ttlMs``; where it is missing or is no length of time, the page is stale at once. Before, a list
@@ -409,7 +416,7 @@ class Session:
                 if kind is not None:
                     await changed(kind)
 
-    def _tells(self, kind: ListKind) -> bool:
+    def _tells(self, kind: Offered) -> bool:
         capability = getattr(self._client.server_capabilities, kind, None)
         return bool(getattr(capability, "list_changed", False))
 

@@ -67,7 +67,7 @@ def routes(api: API) -> list[HTTPRouteHandler]:
     async def show_server(name: ServerName) -> Response[ServerDetail]:
         await manager.freshen_tools()
         await manager.count_processes()
-        return answer(views.server_detail(manager, name), revision=manager.document.revision)
+        return answer(await views.server_detail(manager, name), revision=manager.document.revision)
 
     @get("/mcp", summary="Every server in short", operation_id="mcp.short", responses=problems(), tags=["servers"])
     async def short_list() -> Response[list[ShortServer]]:

@@ -126,12 +126,33 @@ class ToolSchema:
     action: Literal["allow", "ask", "deny"]
 
 
+@frozen
+class SkillFileRow:
+    """A file of a skill."""
+
+    uri: str
+    digest: str
+    size: int
+
+
+@frozen
+class SkillRow:
+    """A skill that a server lists. ``files`` is null where its content is made anew each time, unverifiable."""
+
+    uri: str
+    name: str
+    description: str
+    frontmatter: dict[str, Any]
+    files: list[SkillFileRow] | None
+
+
 @frozen(kw_only=True)
 class ServerDetail(ServerRow):
-    """A server's status with its configuration, secrets masked, and its tools."""
+    """A server's status with its configuration, secrets masked, its tools, and its skills."""
 
     config: dict[str, Any] | None
     tool_schemas: list[ToolSchema]
+    skills: list[SkillRow]
 
 
 @frozen

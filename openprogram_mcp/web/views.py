@@ -8,7 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import trio
 
 from ..errors import OpenProgramMCPError
 from ..paths import config_path
@@ -30,6 +33,9 @@ __all__ = [
     "short_list",
     "tool_list",
 ]
+
+
+_SKILLS_SECONDS: Final = 2.0
 
 
 def server_list(manager: MCPManager) -> dict[str, Any]:
@@ -59,8 +65,8 @@ def root_list(manager: MCPManager) -> dict[str, Any]:
     return {"roots": [{"uri": uri, "name": name if isinstance(name, str) else None} for uri, name in named]}
 
 
-def server_detail(manager: MCPManager, name: str) -> dict[str, Any]:
-    """One server's row with its configuration, secrets masked, and the schemas of its tools.
+async def server_detail(manager: MCPManager, name: str) -> dict[str, Any]:
+    """One server's row with its configuration, secrets masked, the schemas of its tools, and its skills.
 
     Raises:
         UnknownServer: No server of this name is configured.
@@ -77,7 +83,15 @@ def server_detail(manager: MCPManager, name: str) -> dict[str, Any]:
         "tool_schemas": [
             _tool_schema(tool, remote, manager.action(tool.name)) for tool, remote in manager.tool_records(name)
         ],
+        "skills": await _skills(manager, name) if row["ready"] else [],
     }
+
+
+async def _skills(manager: MCPManager, name: str) -> list[dict[str, Any]]:
+    """What a server lists; nothing where that takes long, or goes wrong: the rest is to be seen nonetheless."""
+    with trio.move_on_after(_SKILLS_SECONDS), suppress(OpenProgramMCPError):
+        return [skill.to_dict() for skill in await manager.skills(name)]
+    return []
 
 
 def tool_list(manager: MCPManager) -> dict[str, Any]:

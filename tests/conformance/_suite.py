@@ -135,7 +135,7 @@ async def run(scenario: str, wire: str, folder: Path) -> Outcome:
         *("--timeout", str(_SCENARIO_SECONDS * 1000), "--output-dir", str(folder)),
     )
     done = await trio.run_process(
-        command, cwd=ROOT, stdin=subprocess.DEVNULL, capture_stdout=True, capture_stderr=True, check=False
+        command, cwd=ROOT, capture_stdout=True, capture_stderr=True, check=False
     )
     printed = (done.stdout + done.stderr).decode("utf-8", "replace")
     return await trio.to_thread.run_sync(_read, folder, done.returncode, printed)

@@ -84,6 +84,21 @@ async def echo_schema(manager: MCPManager, _context: dict[str, Any]) -> None:
     await call(manager, "json_schema_echo", {"schema": focal.input_schema})
 
 
+async def list_skills(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """See which skills there are."""
+    for skill in await manager.skills(SERVER):
+        print(f"{skill.name}: {skill.description}")
+
+
+async def load_skills(manager: MCPManager, _context: dict[str, Any]) -> None:
+    """Load every skill, and read its files."""
+    for skill in await manager.skills(SERVER):
+        loaded = await manager.load_skill(skill)
+        print(loaded.text)
+        for file in skill.files or ():
+            await manager.read_skill_file(skill, file.uri)
+
+
 async def use_all(manager: MCPManager, _context: dict[str, Any]) -> None:
     """Call every tool that is offered, each with something for what it requires."""
     values: dict[str, Any] = {"integer": 0, "number": 0, "boolean": False, "object": {}, "array": [], "null": None}
@@ -151,6 +166,10 @@ PLAYS: dict[str, Play] = {
     "sse-retry": reconnect,
     "elicitation-sep1034-client-defaults": elicit,
     "sep-2322-client-request-state": rounds,
+    "sep-2640-client-no-prefetch": list_skills,
+    "sep-2640-client-verify-digest": load_skills,
+    "sep-2640-client-verify-size": load_skills,
+    "sep-2640-client-verify-frontmatter": load_skills,
 }
 
 
