@@ -138,14 +138,14 @@ async def known_authority(asker: Asker, server_url: str, issuer: str) -> Authori
         SignInFailed: It is not there, or sends us elsewhere.
     """
     places = build_oauth_authorization_server_metadata_discovery_urls(issuer, issuer)
-    metadata = await _metadata(asker, places, issuer)
-    if metadata is None or host_of(str(metadata.token_endpoint)) != host_of(str(metadata.issuer)):
+    metadata, named = await _metadata(asker, places, issuer)
+    if metadata is None or host_of(str(metadata.token_endpoint)) != host_of(named):
         raise SignInFailed(
             f"the authorization server {one_line(issuer)} "
             + ("has no metadata" if metadata is None else "has its token endpoint somewhere else"),
             remedy="Correct 'issuer' in 'auth', or tell whoever runs it.",
         )
-    return Authority(server_url=server_url, issuer=str(metadata.issuer), metadata=metadata)
+    return Authority(server_url=server_url, issuer=named, metadata=metadata)
 
 
 async def _resource(asker: Asker, server_url: str, named: str | None) -> ProtectedResourceMetadata | None:
