@@ -130,12 +130,12 @@ def parse(data: bytes) -> Reply:
 
 
 @asynccontextmanager
-async def serving(manager: FakeManager | None = None, **options: Any) -> AsyncIterator[Site]:
-    """An API served for the time of the block, and then told to stop."""
+async def serving(manager: FakeManager | None = None, *, seconds: float = 20, **options: Any) -> AsyncIterator[Site]:
+    """An API served for the time of the block, ``seconds`` at most, and then told to stop."""
     fake = FakeManager() if manager is None else manager
     stop = trio.Event()
     given = {"host": "127.0.0.1", "port": 0, "token": TOKEN, "grace_seconds": 0.2, **options}
-    with trio.fail_after(20):
+    with trio.fail_after(seconds):
         async with trio.open_nursery() as nursery:
             address = await nursery.start(partial(serve, as_manager(fake), shutdown=stop, **given))
             try:

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
-import platform
 import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import jwt
-import pytest
 import trio
 from attrs import define, evolve, field
 
@@ -23,16 +18,9 @@ from openprogram_mcp.auth.tokens import TokenStore
 from openprogram_mcp.status import ServerState
 from tests import servers
 from tests._authority import Protected, serving
+from tests._chromium import browse, needs_chromium
 
-_UNPACKED = Path(__file__).parent.parent / ".cache" / "chromium"
-
-pytestmark = [
-    pytest.mark.real,
-    pytest.mark.usefixtures("npm_servers"),
-    pytest.mark.skipif(
-        sys.platform != "linux" or platform.machine() != "x86_64", reason="needs Linux on x86_64: Chromium of npm"
-    ),
-]
+pytestmark = needs_chromium
 
 
 @define(eq=False)
@@ -68,18 +56,6 @@ async def running(*argv: str) -> AsyncIterator[trio.Process]:
             await process.wait()
 
 
-async def browse(url: str, folder: Path) -> dict[str, Any]:
-    """Go through it with Chromium, as a human would."""
-    # It is unpacked once, beside what else is made once.
-    await trio.Path(_UNPACKED).mkdir(parents=True, exist_ok=True)
-    env = {**os.environ, "TMPDIR": str(_UNPACKED), "HOME": str(folder)}
-    # The package unpacks the libraries that Chromium needs where it takes itself to be in that cloud.
-    env["AWS_EXECUTION_ENV"] = "AWS_Lambda_nodejs22.x"
-    done = await trio.run_process(servers.script("consent", url), capture_stdout=True, env=env)
-    told: dict[str, Any] = json.loads(done.stdout)
-    return told
-
-
 async def test_a_real_browser_goes_through_a_foreign_consent_and_back(tmp_path: Path) -> None:
     foreign = Foreign(resource="")
     server = Protected(authority=foreign, extra={"scopes_supported": ["tools"]})  # type: ignore[arg-type]  # another's
@@ -98,7 +74,7 @@ async def _sign_in_and_come_back(folder: Path, server: Protected) -> None:
         await manager.started.wait()
         assert manager.server("x").status is ServerState.NEEDS_AUTH
         pending = await manager.start_auth("x")
-        told = await browse(pending.authorization_url, folder)
+        told = await browse("consent", pending.authorization_url, home=folder)
         assert told["title"] == "Signed in to x", told
         assert told["url"] == pending.redirect_uri
         assert (await manager.wait_settled("x")).ready

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import trio
+from attrs import evolve
 
-from openprogram_mcp import paths
+from openprogram_mcp import MCPServerConfig, paths
 from openprogram_mcp.adapter import AgentToolResult
 from openprogram_mcp.errors import AlreadyRunning, InvalidArguments, StorageError, WorkerUnreachable
 from openprogram_mcp.web.client import ProblemAnswer, WorkerClient, WorkerGone
@@ -142,6 +143,36 @@ async def test_answers_and_problems_come_back() -> None:
     async with serving() as site:
         site.manager.put(name, remote_tool("t"))
         await trio.to_thread.run_sync(ask, client_of(site))
+
+
+async def test_edits_carry_what_is_to_change_and_the_revision_that_was_read() -> None:
+    def ask(client: WorkerClient) -> None:
+        row, revision = client.get_with_revision("servers", "a")
+        assert (row["name"], revision) == ("a", "now")
+        assert client.post("servers", body={"name": "a", "command": "x"}, force=True)["name"] == "a"
+        assert client.patch("servers", "a", body={"description": "y"}, revision=revision)["name"] == "a"
+        assert client.patch("servers", "a", body={"description": None}, force=True, patient=True)["name"] == "a"
+        wanted = {"roots": [{"uri": "file:///a", "name": None}]}
+        assert client.put("roots", body=wanted, revision=revision) == wanted
+        client.delete("servers", "a", revision=revision)
+        client.delete("servers", "a")
+        assert client.get_with_revision("tools")[1] is None
+        with pytest.raises(ProblemAnswer) as refused:
+            client.patch("servers", "a", body=[])
+        assert refused.value.to_problem()["code"] == "invalid_arguments"
+
+    async with serving() as site:
+        site.manager.put("a")
+        site.manager.document = evolve(site.manager.document, revision="now")
+        await trio.to_thread.run_sync(ask, client_of(site))
+        assert site.manager.asked == [
+            ("add", "a", MCPServerConfig(name="a", command="x"), True),
+            ("update", "a", {"description": "y"}, False, "now"),
+            ("update", "a", {"description": None}, True, None),
+            ("set_roots", "now"),
+            ("remove", "a", "now"),
+            ("remove", "a", None),
+        ]
 
 
 async def test_another_token_is_refused() -> None:

@@ -67,7 +67,8 @@ def script(name: str, *arguments: str) -> list[str]:
     """The command line that runs a script of this folder, which uses what is installed here.
 
     Args:
-        name: ``authority`` (an authorization server that is not ours) or ``consent`` (a human with a real Chromium).
+        name: ``authority`` (an authorization server that is not ours), ``consent`` (a human with a real Chromium) or
+            ``foreign_page`` (pages in a real Chromium that try what they must not).
         arguments: What it is given.
     """
     return [node(_NODE_OF_SCRIPTS)[0], str(_HERE / f"{name}.mjs"), *arguments]
