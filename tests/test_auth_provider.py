@@ -462,6 +462,31 @@ async def test_an_organisations_consent_is_exchanged_with_its_issuer_alone(tmp_p
             await place.post()
 
 
+async def test_what_a_platform_says_of_a_workload_is_exchanged_without_a_secret_and_not_again_when_refused(
+    tmp_path: Path,
+) -> None:
+    authority = Authority(consent="workload-jwt")
+    authority.clients["agent"] = {"client_id": "agent"}
+    file = tmp_path / "jwt"
+    file.write_text("workload-jwt")
+    async with office(tmp_path / "tokens", Protected(authority=authority)) as place:
+        place.auth_config = {"kind": "workload", "client_id": "agent", "issuer": authority.url}
+        place.auth_config |= {"assertion_file": str(file)}
+        assert (await place.post()).status_code == 200
+        [seen] = [one for one in authority.seen if one.path == "/token"]
+        assert seen.form["grant_type"] == "urn:ietf:params:oauth:grant-type:jwt-bearer"
+        assert (seen.form["assertion"], seen.form["client_id"]) == ("workload-jwt", "agent")
+        assert "client_secret" not in seen.form
+        assert "authorization" not in seen.headers
+        authority.consent = "another"
+        expire(place)
+        with pytest.raises(NotSigned) as caught:
+            await place.post()
+        assert "invalid_grant" in caught.value.failure.message
+        assert "workload-jwt" not in caught.value.failure.message
+        assert authority.count("/token") == 2
+
+
 async def test_an_issuer_whose_tokens_come_from_elsewhere_gets_no_assertion(tmp_path: Path) -> None:
     other = Authority()
     authority = Authority(consent="a", extra={"token_endpoint": "https://evil.example/token"})

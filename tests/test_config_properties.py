@@ -82,6 +82,14 @@ auths = st.one_of(
             "assertion_file": texts,
         }
     ),
+    st.fixed_dictionaries(
+        {
+            "kind": st.just("workload"),
+            "client_id": texts,
+            "issuer": st.just("https://as.example"),
+            "assertion_file": texts,
+        }
+    ),
     st.fixed_dictionaries({"kind": st.just("client_credentials"), "client_id": texts, "client_secret": tokens}),
 )
 locals_ = st.fixed_dictionaries(

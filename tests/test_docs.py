@@ -139,6 +139,7 @@ def test_the_fields_of_the_configuration_are_all_there() -> None:
         "oauth",
         "client_credentials",
         "enterprise",
+        "workload",
         "${NAME}",
         "${NAME:-default}",
         "$$",

@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 import trio
 from attrs import frozen
 
-from ..config import BearerAuth, ClientCredentialsAuth, EnterpriseAuth, MCPServerConfig, NoAuth
+from ..config import BearerAuth, ClientCredentialsAuth, EnterpriseAuth, MCPServerConfig, NoAuth, WorkloadAuth
 from ..errors import ServerFailed
 from ..status import AuthStatus
 from .tokens import Binding, Credentials
@@ -34,7 +34,8 @@ class Way:
         key_file: The key that signs for us, instead of a secret.
         algorithm: How it signs.
         issuer: The one authorization server that is asked, whatever the server says.
-        assertion_file: Holds the organisation's consent, for that authorization server.
+        assertion_file: Holds the organisation's consent, or what the platform says of us, for that authorization
+            server.
     """
 
     binding: Binding
@@ -71,7 +72,7 @@ class Way:
             raise ServerFailed(
                 f"its assertion_file cannot be read: {getattr(error, 'strerror', None) or type(error).__name__}",
                 phase="config",
-                remedy="Whatever fetches the assertion from the identity provider must write it there.",
+                remedy="Whatever fetches the assertion, or issues it to this workload, must write it there.",
             ) from None
 
 
@@ -97,11 +98,11 @@ def way_of(config: MCPServerConfig) -> Way | None:
             key_file=auth.private_key_file,
             algorithm=auth.signing_algorithm or "RS256",
         )
-    if isinstance(auth, EnterpriseAuth):
+    if isinstance(auth, EnterpriseAuth | WorkloadAuth):
         return Way(
             binding=Binding.to(url, auth.client_id, auth.scope),
             grant="credentials",
-            client_secret=auth.client_secret,
+            client_secret=auth.client_secret if isinstance(auth, EnterpriseAuth) else None,
             issuer=auth.issuer,
             assertion_file=auth.assertion_file,
         )

@@ -19,6 +19,7 @@ from ._parts import (
     OAuthAuth,
     Reconnect,
     Source,
+    WorkloadAuth,
 )
 from ._server import MCPServerConfig, ServerType
 
@@ -35,6 +36,7 @@ __all__ = [
     "Reconnect",
     "ServerType",
     "Source",
+    "WorkloadAuth",
     "load_configs",
     "load_document",
     "save_configs",

@@ -15,7 +15,7 @@ from .. import paths
 from ..errors import ConfigError
 from ._convert import json_fields
 from ._kinds import HEADER, URL, Kind, Mismatch, split_command
-from ._parts import ClientCredentialsAuth, EnterpriseAuth
+from ._parts import ClientCredentialsAuth, EnterpriseAuth, WorkloadAuth
 from ._secrets import REFERENCE, is_credential, is_secret
 
 if TYPE_CHECKING:
@@ -110,7 +110,7 @@ def expanded(config: _Config, environ: Mapping[str, str] | None, base: Path | No
         }
         if isinstance(auth, ClientCredentialsAuth):
             filled["private_key_file"] = file(auth.private_key_file, f"{at}.auth.private_key_file")
-        elif isinstance(auth, EnterpriseAuth):
+        elif isinstance(auth, EnterpriseAuth | WorkloadAuth):
             filled["assertion_file"] = file(auth.assertion_file, f"{at}.auth.assertion_file")
         auth = attrs.evolve(auth, **filled)
     return attrs.evolve(

@@ -20,6 +20,7 @@ __all__ = [
     "OAuthAuth",
     "Reconnect",
     "Source",
+    "WorkloadAuth",
 ]
 
 _Port: TypeAlias = Annotated[int, whole(0, 65535)]
@@ -93,11 +94,26 @@ class EnterpriseAuth:
     unknown: Mapping[str, Any] = _unknown()
 
 
-Auth: TypeAlias = NoAuth | BearerAuth | OAuthAuth | ClientCredentialsAuth | EnterpriseAuth
+@frozen(kw_only=True)
+class WorkloadAuth:
+    """OAuth by what the platform says of us: an assertion (JWT) about this workload is exchanged for a token.
+
+    The platform keeps a fresh assertion in ``assertion_file``; it is shown to ``issuer`` and to nobody else.
+    """
+
+    kind: ClassVar[str] = "workload"
+    client_id: Text
+    issuer: Url
+    assertion_file: Text
+    scope: Text | None = None
+    unknown: Mapping[str, Any] = _unknown()
+
+
+Auth: TypeAlias = NoAuth | BearerAuth | OAuthAuth | ClientCredentialsAuth | EnterpriseAuth | WorkloadAuth
 """How to sign in to a server; which one, is told by ``kind``."""
 
 AUTH_KINDS: Final[Mapping[str, type[Auth]]] = {
-    form.kind: form for form in (NoAuth, BearerAuth, OAuthAuth, ClientCredentialsAuth, EnterpriseAuth)
+    form.kind: form for form in (NoAuth, BearerAuth, OAuthAuth, ClientCredentialsAuth, EnterpriseAuth, WorkloadAuth)
 }
 
 

@@ -136,12 +136,46 @@ async def sign_in(manager: MCPManager) -> None:
     await manager.wait_auth(SERVER)
 
 
-def auth(scenario: str, context: dict[str, Any], folder: Path) -> dict[str, Any]:
+async def authority_of(browser: httpx2.AsyncClient, url: str) -> str:
+    """The authorization server of a server, which its user knows; the suite does not say it."""
+    place = httpx2.URL(url)
+    found = await browser.get(place.copy_with(path=f"/.well-known/oauth-protected-resource{place.path}"))
+    return str(found.json()["authorization_servers"][0])
+
+
+async def consent_of_organisation(browser: httpx2.AsyncClient, url: str, issuer: str, context: dict[str, Any]) -> str:
+    """What the other program does that keeps a fresh assertion in a file: asks the identity provider (RFC 8693)."""
+    kind = "urn:ietf:params:oauth"
+    form = {
+        "grant_type": f"{kind}:grant-type:token-exchange",
+        "requested_token_type": f"{kind}:token-type:id-jag",
+        "subject_token": context["idp_id_token"],
+        "subject_token_type": f"{kind}:token-type:id_token",
+        "audience": issuer,
+        "resource": url,
+        "client_id": context["idp_client_id"],
+    }
+    answer = await browser.post(context["idp_token_endpoint"], data=form)
+    return str(answer.json()["access_token"])
+
+
+async def auth(url: str, scenario: str, context: dict[str, Any], folder: Path) -> dict[str, Any]:
     """How the configuration says that the server is signed in to."""
+    if scenario in ("auth/enterprise-managed-authorization", "auth/wif-jwt-bearer"):
+        async with httpx2.AsyncClient() as browser:
+            issuer = await authority_of(browser, url)
+            if "valid_jwt" in context:
+                assertion, more = context["valid_jwt"], {"kind": "workload"}
+            else:
+                assertion = await consent_of_organisation(browser, url, issuer, context)
+                more = {"kind": "enterprise", "client_secret": context["client_secret"]}
+        file = trio.Path(folder) / "assertion"
+        await file.write_text(assertion)
+        return {**more, "client_id": context["client_id"], "issuer": issuer, "assertion_file": str(file)}
     if "private_key_pem" in context:
-        key_file = folder / "key.pem"
-        key_file.write_text(context["private_key_pem"])
-        key_file.chmod(0o600)
+        key_file = trio.Path(folder) / "key.pem"
+        await key_file.write_text(context["private_key_pem"])
+        await key_file.chmod(0o600)
         return {
             "kind": "client_credentials",
             "client_id": context["client_id"],
@@ -182,7 +216,7 @@ async def main(url: str, scenario: str, context: dict[str, Any]) -> int:
     with tempfile.TemporaryDirectory() as state:
         config: dict[str, Any] = {"url": url}
         if scenario.startswith("auth/"):
-            config["auth"] = auth(scenario, context, Path(state))
+            config["auth"] = await auth(url, scenario, context, Path(state))
         async with open_manager({SERVER: config}, state_dir=Path(state)) as manager:
             await manager.started.wait()
             for _ in range(MOST_SIGN_INS):
