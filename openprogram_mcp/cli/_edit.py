@@ -115,7 +115,7 @@ class _OfWorker:
         found, self._revision = self._worker.get_with_revision("servers", self._name)
         config = found["config"]
         if config is None:
-            raise _unusable(self._name, str(found["error"]))
+            raise _unusable(self._name, str(found["config_error"] or found["error"]))
         return _form(config)
 
     def save(self, patch: Mapping[str, Any], *, force: bool) -> dict[str, Any]:

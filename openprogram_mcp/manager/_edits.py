@@ -7,7 +7,7 @@ up changes nothing. Whether two have changed the same at once is told by the rev
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
@@ -68,6 +68,7 @@ class Edits:
         self._locks: dict[str, trio.Lock] = {}
         # Being added, and not in the file yet.
         self._unsaved: set[str] = set()
+        self._wrong = self._wrong_now()
 
     @property
     def document(self) -> ConfigDocument:
@@ -268,8 +269,10 @@ class Edits:
     async def _save(self, change: Callable[[ConfigDocument], ConfigDocument], *changed: str) -> ConfigDocument:
         document = await self._file.edit(change)
         self._obey(document)
+        # Somebody else may have saved another entry while this one was being saved: it is in the file with ours.
+        others = self._follow_all(document, besides=changed)
         if self._file.saved:
-            self._bus.publish(ConfigChanged(revision=document.revision, changed=changed))
+            self._bus.publish(ConfigChanged(revision=document.revision, changed=(*changed, *others)))
         return document
 
     # What others have changed.
@@ -306,10 +309,18 @@ class Edits:
     def follow(self, document: ConfigDocument) -> None:
         """Obey what somebody else has made of the file, by difference."""
         self._obey(document)
+        changed = self._follow_all(document)
+        self._bus.publish(ConfigChanged(revision=document.revision, changed=tuple(changed)))
+
+    def _wrong_now(self) -> dict[str, str]:
+        return {name: error.message for name, error in self.document.broken.items()}
+
+    def _follow_all(self, document: ConfigDocument, besides: Collection[str] = ()) -> list[str]:
+        """Let all servers but these be what the document says; those that were not."""
         changed = []
         for client in self._roster:
             config = document.servers.get(client.name)
-            if client.name in self._unsaved:
+            if client.name in self._unsaved or client.name in besides:
                 continue  # whether it may stand there is told when it is saved
             if config is None:
                 if client.name not in document.broken:
@@ -319,10 +330,16 @@ class Edits:
                 self._follow(client, config)
                 changed.append(client.name)
         for name, config in document.servers.items():
-            if self._wants(name) and name not in self._roster and name not in self._unsaved:
+            if self._wants(name) and name not in {*besides, *self._unsaved} and name not in self._roster:
                 self._roster.begin(config)
                 changed.append(name)
-        self._bus.publish(ConfigChanged(revision=document.revision, changed=tuple(changed)))
+        before, self._wrong = self._wrong, self._wrong_now()
+        for name in {*before, *self._wrong}:
+            if before.get(name) != self._wrong.get(name) and name not in changed:
+                # What its row says of its entry has changed, and nothing else.
+                self._roster.tell_anew(name)
+                changed.append(name)
+        return changed
 
     def left(self, name: str) -> None:
         """A server has left. If it was put back into the file while it did, it lives anew."""

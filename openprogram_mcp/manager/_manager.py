@@ -166,12 +166,16 @@ class MCPManager(AuthCommands, SkillCommands):
         return row
 
     def config(self, name: str) -> MCPServerConfig:
-        """One server's configuration, as it is stored.
+        """One server's configuration, as it is stored; what is in force may differ, as ``config_error`` says then.
 
         Raises:
             UnknownServer: None can be used by this name.
+            ConfigError: What is stored cannot be understood.
         """
-        return self._client(name).config
+        client = self._client(name)
+        if name in self.document.broken:
+            raise self.document.broken[name]
+        return self.document.servers.get(name, client.config)
 
     def tools(self) -> list[AgentTool]:
         """Every tool, in the order in which a model is offered them."""

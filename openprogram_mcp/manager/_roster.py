@@ -239,8 +239,12 @@ class Roster:
                 affected.append(server)
         # One server's tools may change the names of another's, and with them its row.
         for server in affected:
-            self.version += 1
-            self._tell(server)
+            self.tell_anew(server)
+
+    def tell_anew(self, name: str) -> None:
+        """What there is to say of a server has changed, though nothing of itself has."""
+        self.version += 1
+        self._tell(name)
 
     def _tell(self, name: str) -> None:
         row = self.row(name)
