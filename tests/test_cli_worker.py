@@ -72,7 +72,9 @@ def test_the_demo_is_not_used_where_something_is_configured_even_if_it_cannot_be
 
 def test_commands_reach_the_worker_and_answer_as_its_api_does(state_dir: Path) -> None:
     server = fake()
-    write_servers(state_dir, {"good": server.config(), "bad": {"command": ["sh", "-c", "echo lost >&2; exit 3"]}})
+    # One that is not tried again: its row is the same whoever asks, and when.
+    bad = {"command": ["sh", "-c", "echo lost >&2; exit 3"], "reconnect": False}
+    write_servers(state_dir, {"good": server.config(), "bad": bad})
     with worker(state_dir) as running:
         listed = ask(running, "GET", "/api/mcp/servers")
         found = command("list", "--json").json

@@ -481,6 +481,22 @@ async def test_a_command_in_the_last_moment_of_an_edit_is_obeyed() -> None:
         assert (await life.settled()).server_info == {"name": "fake", "version": "2"}, "the edit was saved, and stands"
 
 
+async def test_one_that_is_disabled_in_the_last_moment_of_an_edit_that_enables_it_is_enabled() -> None:
+    old, new = FakeServer(version="1"), FakeServer(version="2")
+    async with living(config(old)) as life:
+        await life.settled()
+        edited = config(new)
+
+        async def save() -> None:
+            await trio.lowlevel.checkpoint()
+            life.client.configure(evolve(life.client.config, enabled=False))
+
+        await life.client.edit(edited, edited, save)
+        status = await life.settled()
+        assert (status.status, status.enabled) == (_S.CONNECTED, True)
+        assert status.server_info == {"name": "fake", "version": "2"}
+
+
 async def test_a_new_server_that_dies_while_the_edit_is_saved_is_started_anew() -> None:
     old, new = FakeServer(version="1"), FakeServer(version="2").tool("t")
     async with living(config(old, reconnect={"initial_seconds": 0.05})) as life:

@@ -208,6 +208,9 @@ class Supervisor:
         self._turns.allow(config.max_concurrency)
         self._backoff = Backoff(config.reconnect)
         self._standing.configure(config)
+        if config.enabled and self._wanted is ServerState.DISABLED:
+            # It was disabled at the last moment of an edit that enables it.
+            self._wanted = ServerState.PENDING
 
     # Its life.
 
