@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import trio
 
 from openprogram_mcp.events import ResourcesChanged, ResourceUpdated, ToolsChanged
 from openprogram_mcp.testing import FakeHttpServer, do
@@ -40,6 +41,39 @@ async def test_lists_that_change_are_read_anew_and_a_broken_stream_is_opened_aga
         last = manager.events.last_id
         fake.play(do.hide("newer"), do.changed())
         assert (await happened(manager, ToolsChanged, last))[0].removed == ("f__newer",)
+
+
+def _order(fake: FakeHttpServer) -> list[str]:
+    return [request.rpc or request.method for request in fake.requests()]
+
+
+async def test_a_server_that_tells_changes_on_a_stream_is_heard_before_its_tools_are_read() -> None:
+    fake = FakeHttpServer(era="legacy").tool("old")
+    async with fake.serving(), hosting({"f": fake}):
+        assert _order(fake).index("GET") < _order(fake).index("tools/list")
+
+
+async def test_what_has_changed_before_the_stream_was_open_is_not_missed() -> None:
+    fake = FakeHttpServer(era="legacy").tool("old").tool("new", hidden=True)
+    fake.on("GET", do.wait("open"), do.standard())
+    async with fake.serving(), hosting({"f": fake}) as manager:
+        assert manager.server("f").tools == ("f__old",)
+        last = manager.events.last_id
+        # Told to nobody: the stream is not open yet.
+        fake.play(do.show("new"), do.wake("open"))
+        assert (await happened(manager, ToolsChanged, last))[0].added == ("f__new",)
+
+
+async def test_a_server_without_such_a_stream_is_not_waited_for() -> None:
+    fake = FakeHttpServer(era="legacy").tool("old").on("GET", do.respond(405))
+    async with fake.serving():
+        began = trio.current_time()
+        async with hosting({"f": fake}):
+            lists = [request.time for request in fake.requests(rpc="tools/list")]
+            refused = fake.requests("GET")[0].answered
+            assert refused is not None
+            assert lists[0] - refused < 0.3
+        assert began < lists[0]
 
 
 @ERAS

@@ -21,7 +21,7 @@ from ..errors import ServerFailed
 from ..status import Phase
 from ..transports._ownership import Instance
 from ..transports._process import ServerProcess
-from ._connection import Connection, Ending, Watcher, Withdrawn, leaves, protocol
+from ._connection import Connection, Ending, Known, Watcher, Withdrawn, leaves, protocol
 from ._gate import Slot, StartGate
 from ._listening import Listening
 from ._local import LocalWay
@@ -37,7 +37,7 @@ async def hold_connection(
     prepare: Callable[[], Awaitable[MCPServerConfig]],
     *,
     generation: int,
-    known_era: Any,
+    known: Known | None,
     gate: StartGate,
     owner: Instance,
     environ: Mapping[str, str],
@@ -49,7 +49,7 @@ async def hold_connection(
     Args:
         prepare: Gives the server's configuration, expanded, when its turn to start has come.
         generation: The number of this connection.
-        known_era: How the server spoke last time, or ``None``.
+        known: How the server spoke last time, or ``None``.
         gate: Limits how many servers work at their start at once; the limit on the start counts from the slot.
         owner: Whose the processes are.
         environ: Our own environment.
@@ -61,14 +61,14 @@ async def hold_connection(
         Withdrawn: Its start is not wanted any more.
     """
     try:
-        return await Attempt(prepare, generation, known_era, gate, owner, environ, watcher, task_status).run()
+        return await Attempt(prepare, generation, known, gate, owner, environ, watcher, task_status).run()
     except (ServerFailed, Withdrawn):
         raise
     except Exception as error:
         if not isinstance(error, protocol().ClosedWhileProbing):
             raise
     # It did not survive the question how it speaks, so it speaks the old way.
-    return await Attempt(prepare, generation, "legacy", gate, owner, environ, watcher, task_status).run()
+    return await Attempt(prepare, generation, Known("legacy"), gate, owner, environ, watcher, task_status).run()
 
 
 class Way(Protocol):
@@ -98,7 +98,7 @@ class Attempt:
 
     prepare: Callable[[], Awaitable[MCPServerConfig]]
     generation: int
-    known_era: Any
+    known: Known | None
     gate: StartGate
     owner: Instance
     environ: Mapping[str, str]
@@ -109,6 +109,11 @@ class Attempt:
     phase: Phase = "spawn"
     limit: trio.CancelScope = field(factory=trio.CancelScope)
     _way: Way | None = None
+
+    @property
+    def known_era(self) -> Any:
+        """How the server spoke last time, or ``None``."""
+        return None if self.known is None else self.known.era
 
     async def run(self) -> Ending:
         """Make the attempt, and hold what comes of it."""
@@ -142,6 +147,7 @@ class Attempt:
         opened: AbstractAsyncContextManager[tuple[Any, trio.Event]],
         process: ServerProcess | None,
         lost: Callable[[], Awaitable[None]] | None = None,
+        hears: Callable[[float], Awaitable[None]] | None = None,
     ) -> bool:
         """The session's life, from the first word to its loss (true) or its retirement (false).
 
@@ -149,6 +155,7 @@ class Attempt:
             opened: Opens the session; gives it, and what tells that it has ended.
             process: The process behind it, where there is one.
             lost: Awaited when it is lost, before what is left of it is taken away.
+            hears: Waits until what the server says by itself is heard, for so many seconds at most.
         """
         async with opened as (session, closed):
             connection = Connection(self.generation, session, process, self.config)
@@ -161,6 +168,8 @@ class Attempt:
                     with trio.move_on_after(_LISTEN_SECONDS):
                         await listening.settled.wait()
                     listening.late = not listening.agreed
+                elif hears is not None and session.tells_changes:
+                    await hears(_LISTEN_SECONDS)
                 await self._read_tools(connection)
                 self.slot.give_back()
                 self.limit.deadline = float("inf")

@@ -205,7 +205,8 @@ class CallDesk:
                     self.turns.withdraw(connection)
                 if isinstance(loss, sdk.SessionLost):
                     if forgotten:
-                        raise self._forgotten(call) from None
+                        # Sent before, over a connection that broke, it may have run all the same.
+                        raise (self._gone(call) if sent else self._forgotten(call)) from None
                     forgotten = True
                 # Where all is cancelled, the connection may be gone before its caller has noticed: that is no loss.
                 await trio.lowlevel.checkpoint_if_cancelled()

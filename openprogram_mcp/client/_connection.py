@@ -104,6 +104,14 @@ class Ending:
     at_once: bool = False
 
 
+@frozen
+class Known:
+    """How a server spoke last time: the era, and the transport that it was reached over."""
+
+    era: Any
+    transport: str = ""
+
+
 @define(eq=False)
 class Connection:
     """A connection that is up.
@@ -134,6 +142,11 @@ class Connection:
     def dispatcher(self) -> object:
         """The dispatcher, by whose identity a handler of the server's requests knows it."""
         return self.session.dispatcher
+
+    @property
+    def known(self) -> Known:
+        """What the next connection need not find out again."""
+        return Known(self.session.era, getattr(self.session.dispatcher, "kind", ""))
 
     @property
     def heard_at(self) -> float:

@@ -60,6 +60,10 @@ class RemoteWay:
 
     async def _hold(self, client: Any) -> None:
         newer, *older = _TRANSPORTS[self._attempt.config.resolved_type]
+        known = "" if self._attempt.known is None else self._attempt.known.transport
+        # It is not asked again what it has refused before, unless it has moved on since.
+        if known in older and await self._tried(known, client):
+            return
         try:
             await self._over(newer, client)
         except Exception as error:
@@ -69,27 +73,35 @@ class RemoteWay:
             first = error
         else:
             return
+        if not await self._tried(older[0], client):
+            # It has neither; what it said to the newer one says more.
+            raise first from None
+
+    async def _tried(self, older: str, client: Any) -> bool:
+        """Try the older transport; false where it is none of the server's."""
         try:
-            await self._over(older[0], client)
+            await self._over(older, client)
         except Exception:
             failure = self._dispatcher.failure
             if self._dispatcher.there or (failure is not None and failure.transient):
                 raise
-            # It has neither; what it said to the newer one says more.
             self._dispatcher = None
-            raise first from None
+            return False
+        return True
 
     async def _over(self, transport: str, client: Any) -> None:
         attempt, sdk = self._attempt, protocol()
         self._dispatcher = dispatcher = sdk.make_remote(
             transport, client, attempt.config, attempt.watcher, lambda: attempt.enter("initialize")
         )
+        hears = None
         if transport == "http":
             dispatcher.on_unheard = attempt.watcher.unheard
+            hears = dispatcher.hears
         # The older transport is older than the newer era: to ask about that would be in vain.
         known_era = "legacy" if transport == "sse" and attempt.config.era == "auto" else attempt.known_era
         opened = sdk.open_over(dispatcher, dispatcher.ended, attempt.config, known_era, attempt.watcher)
-        await attempt.serve(opened, None, self._lost)
+        await attempt.serve(opened, None, self._lost, hears)
 
     async def _lost(self) -> None:
         """Nothing new can be sent. What is on its way may come to its end."""

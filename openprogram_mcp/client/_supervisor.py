@@ -28,7 +28,7 @@ from ._attempt import hold_connection
 from ._backoff import Backoff
 from ._calls import CallDesk
 from ._catalogs import Catalogs
-from ._connection import Connection, Ending, Withdrawn
+from ._connection import Connection, Ending, Known, Withdrawn
 from ._failures import fault_of_ours, first_of, loss_of, not_connected, state_after
 from ._gate import StartGate
 from ._health import watch_health
@@ -118,7 +118,7 @@ class Supervisor:
         self._kept_until: float | None = None
         self._generations = count(1)
         self._attempt = 0
-        self._known_era: Any = None
+        self._known: Known | None = None
         # The connection that counts, or the attempt at it; and one that an edit has put in its place, not served yet.
         self._held: Held | None = None
         self._adopted: Held | None = None
@@ -201,7 +201,7 @@ class Supervisor:
     def take(self, config: MCPServerConfig) -> None:
         """Have another configuration, and let the connection in force be as it is."""
         if config.fingerprint() != self.config.fingerprint():
-            self._known_era = None
+            self._known = None
         self.config_error = None
         self.config = self._desk.config = config
         self._hidden.hide(config)
@@ -347,12 +347,12 @@ class Supervisor:
         task_status: trio.TaskStatus[Connection],
     ) -> None:
         """A connection from its start to its end. What fails before it is up belongs to whoever starts it."""
-        known_era, self._known_era = self._known_era, None
+        known, self._known = self._known, None
         try:
             held.ending = await hold_connection(
                 prepare,
                 generation=held.generation,
-                known_era=known_era,
+                known=known,
                 gate=self._gate,
                 owner=self._owner,
                 environ=self._environ,
@@ -399,7 +399,7 @@ class Supervisor:
         if connection is None:
             raise AssertionError("it is not up")
         self._held = held
-        self._known_era = connection.session.era
+        self._known = connection.known
         self._attempt = 0
         self._was_up = True
         self._kept_until = self._retry_at = None

@@ -373,7 +373,12 @@ class Session:
     @property
     def wants_listener(self) -> bool:
         """Whether the server tells changes of its lists, and only to those who listen."""
-        return self.era != "legacy" and any(self._tells(kind) for kind in _KINDS)
+        return self.era != "legacy" and self.tells_changes
+
+    @property
+    def tells_changes(self) -> bool:
+        """Whether the server says that it tells changes of any of its lists."""
+        return any(self._tells(kind) for kind in _KINDS)
 
     async def listen(
         self,

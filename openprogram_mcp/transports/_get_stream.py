@@ -44,13 +44,26 @@ class _Owner(Protocol):
 class GetStream:
     """The GET stream of one session.
 
-    ``hears`` tells whether it is open.
+    ``hears`` tells whether it is open; ``settled`` is set once it has been, or cannot be for now.
     """
 
     _owner: _Owner
     hears: bool = field(default=False, init=False)
+    settled: trio.Event = field(factory=trio.Event, init=False)
     _was_open: bool = field(default=False, init=False)
+    # Whether something may have been said before it was open for the first time.
+    _late: bool = field(default=False, init=False)
     _nobody: int = field(default=0, init=False)
+
+    async def opened(self, seconds: float) -> None:
+        """Wait until it is open, or cannot be for now. Where it is opened later, what was said before is unheard.
+
+        Args:
+            seconds: For how long at most.
+        """
+        with trio.move_on_after(seconds):
+            await self.settled.wait()
+        self._late = not self._was_open
 
     @trio.lowlevel.enable_ki_protection
     async def run(self) -> None:
@@ -58,8 +71,10 @@ class GetStream:
         resumption = Resumption()
         buffer = EventBuffer(self._owner.max_bytes)
         while await self._once(buffer, resumption) and not resumption.hopeless:
+            self.settled.set()
             buffer = EventBuffer(self._owner.max_bytes, buffer.last_id, buffer.retry)
             await trio.sleep(resumption.wait(buffer.retry))
+        self.settled.set()
 
     async def _once(self, buffer: EventBuffer, resumption: Resumption) -> bool:
         """One stream, to its end; says whether to try again."""
@@ -80,8 +95,10 @@ class GetStream:
         try:
             status = response.status_code
             if response.is_success and content_type(response) == "text/event-stream":
-                again = self._was_open and buffer.last_id is None
+                again = (self._was_open or self._late) and buffer.last_id is None
                 self._was_open = self.hears = True
+                self._late = False
+                self.settled.set()
                 if again:
                     # Nothing in it says where the last one broke off: what came in between is lost.
                     await owner.get_stream_again()

@@ -92,6 +92,15 @@ class StreamableDispatcher(HttpDispatcher):
             await self._say_word(wire.encode_notification(method, params))
             self._start(self._get_stream.run)
 
+    async def hears(self, seconds: float) -> None:
+        """Wait until the server can speak by itself, in the era in which that takes a stream.
+
+        Args:
+            seconds: For how long at most. What it says before the stream is open counts as unheard then.
+        """
+        if self._speaks_legacy:
+            await self._get_stream.opened(seconds)
+
     # A request.
 
     async def _exchange(self, asked: Asked) -> None:

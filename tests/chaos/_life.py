@@ -234,6 +234,7 @@ class Life:
             while asked.outcome != "ok" and left:
                 # A remote server may have an order left for its next answer, and be told of another one meanwhile.
                 left -= 1
+                await trio.sleep(0.2)
                 asked = await fire.call(random, name, "read", patient=True)
             if asked.outcome != "ok":
                 self._broken(f"{name} does not answer in the calm: {asked}, {manager.status().get(name)}")

@@ -20,6 +20,8 @@ from tests._strike import descriptors
 
 __all__ = ["Size", "is_server", "marks_of", "send_signal", "tasks"]
 
+_CLOSE_WAIT = "08"
+
 
 @frozen
 class Size:
@@ -36,13 +38,38 @@ class Size:
 
         Args:
             apart: What runs in it does not count.
-            connections: So many connections do not count: an end of ours, and two of whoever stands between.
+            connections: So many connections do not count: an end of ours, and two of whoever stands between. Nor do
+                those in a pool whose other end has gone, which are put away when the next request is made: the end of
+                a life shows that none are left.
         """
         gc.collect()
         pages = int(Path("/proc/self/statm").read_text().split()[1])
         return cls(
-            tasks(apart), descriptors() - 3 * connections, len(gc.get_objects()), pages * os.sysconf("SC_PAGE_SIZE")
+            tasks(apart),
+            descriptors() - 3 * connections - _half_closed(),
+            len(gc.get_objects()),
+            pages * os.sysconf("SC_PAGE_SIZE"),
         )
+
+
+def _half_closed() -> int:
+    """How many sockets of ours are TCP connections that the other end has closed or reset."""
+    living = set()
+    for name, place in (("tcp", 9), ("tcp6", 9), ("udp", 9), ("unix", 6)):
+        with contextlib.suppress(OSError):
+            for line in Path(f"/proc/self/net/{name}").read_text().splitlines()[1:]:
+                words = line.split()
+                if name == "unix" or words[3] != _CLOSE_WAIT:
+                    living.add(f"socket:[{words[place]}]")
+    links = map(_link, Path("/proc/self/fd").iterdir())
+    return sum(link.startswith("socket:") and link not in living for link in links)
+
+
+def _link(entry: Path) -> str:
+    try:
+        return str(entry.readlink())
+    except OSError:
+        return ""
 
 
 def tasks(apart: trio.Nursery | None = None) -> int:

@@ -116,6 +116,19 @@ async def test_recon_01_a_server_that_forgets_at_once_each_time_ends_the_call_an
     assert len(fake.requests(rpc="tools/call")) == 2
 
 
+async def test_recon_01_a_call_that_may_have_run_before_its_sessions_were_forgotten_is_not_said_not_to_have_run() -> (
+    None
+):
+    # It runs, and its connection breaks; then the session is forgotten, and the next one at once.
+    lost = do.turns([do.cut()], [do.forget(), do.respond(404)], [do.forget(), do.respond(404)], [do.standard()])
+    fake = FakeHttpServer(era="legacy").tool("read", lost, read_only=True)
+    async with remote(fake, reconnect=AT_ONCE) as manager:
+        with pytest.raises(ServerGone) as caught:
+            await manager.call_tool("f__read")
+        assert caught.value.may_have_run
+        assert len(fake.requests(rpc="tools/call")) == 3
+
+
 async def test_a_session_that_is_forgotten_after_each_few_calls_is_made_anew_as_often() -> None:
     fake = FakeHttpServer(era="legacy", session_requests=6).tool("write")
     async with remote(fake, reconnect=AT_ONCE) as manager:
@@ -169,6 +182,37 @@ async def test_recon_03_what_refuses_post_may_be_a_server_of_the_older_transport
     async with remote(fake) as manager:
         assert (await manager.call_tool("f__echo")).text == "{}"
         assert manager.server("f").protocol_version == "2025-11-25"
+
+
+async def test_the_transport_that_was_found_is_remembered_as_long_as_the_server_has_it() -> None:
+    refusal = do.respond(405, "Cannot POST /sse")
+    fake = FakeHttpServer(transport="sse").tool("echo").on("POST /sse", refusal)
+    async with fake.serving():
+        # It moves on while we are away.
+        moved = FakeHttpServer(path="/sse", port=fake.port).tool("new")
+        async with hosting({"f": fake.config(reconnect=AT_ONCE)}) as manager:
+            asked = [request.path for request in fake.requests("POST")].count("/sse")
+            assert asked > 0
+            fake.forget_sessions()
+            await until(manager, "f", _S.CONNECTED, where=lambda row: row.generation == 2)
+            assert [request.path for request in fake.requests("POST")].count("/sse") == asked
+            await fake.stop()
+            await until(manager, "f", _S.RECONNECTING)
+            async with moved.serving():
+                await until(manager, "f", _S.CONNECTED)
+                assert manager.server("f").tools == ("f__new",)
+
+
+async def test_a_server_that_has_moved_on_from_the_older_transport_is_found_without_a_pause() -> None:
+    fake = FakeHttpServer(transport="sse").tool("old").on("POST /sse", do.respond(405))
+    async with fake.serving(), hosting({"f": fake.config(reconnect=AT_ONCE)}) as manager:
+        fake.on("GET /sse", do.respond(405)).off("POST /sse")
+        fake.transport, before = "http", len(fake.requests())
+        fake.forget_sessions()
+        await until(manager, "f", _S.CONNECTED, where=lambda row: row.generation == 2)
+        assert [request.method for request in fake.requests()[before:]][:2] == ["GET", "POST"]
+        states = [event.status.status for event in events_of(manager.events, StatusChanged)]
+        assert states.count(_S.RECONNECTING) == 1, "the first try has found it"
 
 
 @pytest.mark.parametrize("blip", [do.cut(), do.cut(reset=True), do.respond(503), do.respond(429)])
