@@ -43,14 +43,12 @@ async def test_lists_that_change_are_read_anew_and_a_broken_stream_is_opened_aga
         assert (await happened(manager, ToolsChanged, last))[0].removed == ("f__newer",)
 
 
-def _order(fake: FakeHttpServer) -> list[str]:
-    return [request.rpc or request.method for request in fake.requests()]
-
-
 async def test_a_server_that_tells_changes_on_a_stream_is_heard_before_its_tools_are_read() -> None:
-    fake = FakeHttpServer(era="legacy").tool("old")
+    fake = FakeHttpServer(era="legacy").tool("old").on("GET", do.sleep(0.1), do.standard())
     async with fake.serving(), hosting({"f": fake}):
-        assert _order(fake).index("GET") < _order(fake).index("tools/list")
+        (stream,), (listed,) = fake.requests("GET"), fake.requests(rpc="tools/list")
+        assert stream.answered is not None
+        assert stream.answered <= listed.time
 
 
 async def test_what_has_changed_before_the_stream_was_open_is_not_missed() -> None:
