@@ -471,8 +471,12 @@ class HttpServer(Server):
             self.finish(listener)
         self.listeners = []
         for session in self.sessions.values():
-            if session.listening is not None:
-                self.finish(session.listening)
+            stream = session.listening
+            if stream is not None and stream.connection is not None:
+                stream.connection.exchange = None
+                stream.connection.send(b"0\r\n\r\n")
+                stream.connection = None
+            if not self.resumable:
                 session.listening = None
 
 
