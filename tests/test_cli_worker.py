@@ -182,6 +182,22 @@ def test_two_hundred_calls_at_once_over_http_each_get_their_own_answer(state_dir
             assert json.loads(text) == {"n": number}
 
 
+def test_a_client_that_has_gone_holds_no_connection(state_dir: Path) -> None:
+    write_servers(state_dir, {"good": fake().config()})
+    with worker(state_dir) as running:
+        held = Path(f"/proc/{running.process.pid}/fd")
+        before = len(list(held.iterdir()))
+        for number in range(40):
+            ask(running, "GET", "/api/mcp/servers/good")
+            ask(running, "POST", "/api/mcp/tools/good__echo/call", {"arguments": {"n": number}})
+            ask(running, "PATCH", "/api/mcp/servers/good", {"description": str(number)})
+        # Well within the time for which a client may be idle.
+        deadline = time.monotonic() + 5
+        while len(list(held.iterdir())) > before + 5:
+            assert time.monotonic() < deadline, "connections of clients that have gone are kept"
+            time.sleep(0.01)
+
+
 # The end
 
 

@@ -15,7 +15,7 @@ from functools import partial
 import trio
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.config import Config
-from hypercorn.events import Closed, Event, RawData
+from hypercorn.events import Closed, Event, RawData, Updated
 from hypercorn.trio.tcp_server import TCPServer
 from hypercorn.trio.worker_context import WorkerContext
 from hypercorn.typing import AppWrapper, ConnectionState
@@ -94,6 +94,7 @@ class _Connection(TCPServer):
         self.ended = trio.Event()
         self._scope = trio.CancelScope()
         self._sending: trio.CancelScope | None = None
+        self._hung_up = False
 
     def abort(self) -> None:
         """End it now, also when the client does not take what is being sent."""
@@ -111,12 +112,23 @@ class _Connection(TCPServer):
         finally:
             self.ended.set()
 
+    async def _read_data(self) -> None:
+        """Read until the client has gone.
+
+        Such a one is not idle. Hypercorn takes it for that, and would keep its connection for as long as one may be.
+        """
+        await super()._read_data()
+        self._hung_up = True
+        await self.idle_task.stop()
+
     async def protocol_send(self, event: Event) -> None:
         """Send, in one piece, within a limit.
 
         The shield is Hypercorn's: a piece sent by half would spoil the connection for the rest of the answer. Where the
         limit strikes it is spoilt, and closed.
         """
+        if self._hung_up and isinstance(event, Updated):
+            return
         if not isinstance(event, RawData):
             await super().protocol_send(event)
             return
