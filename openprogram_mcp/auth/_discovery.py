@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from attrs import frozen
+from attrs import field, frozen
 from mcp.client.auth.utils import (
     build_oauth_authorization_server_metadata_discovery_urls,
     build_protected_resource_metadata_discovery_urls,
@@ -28,6 +28,12 @@ __all__ = ["Authority", "discover", "known_authority", "remembered"]
 _BROKEN: Final = frozenset({408, 425, 429})
 
 
+class Metadata(OAuthMetadata):
+    """What an authorization server says of itself, with what the SDK does not read."""
+
+    dpop_signing_alg_values_supported: list[str] | None = None
+
+
 @frozen(kw_only=True)
 class Authority:
     """An authorization server, as far as it is known.
@@ -37,12 +43,14 @@ class Authority:
         issuer: Its name, as it writes it itself where it says anything.
         metadata: What it says of itself; ``None`` where it says nothing.
         resource: What the MCP server says of itself as a protected resource, or ``None``.
+        key: What tokens are to be bound to, if they are.
     """
 
     server_url: str
     issuer: str
-    metadata: OAuthMetadata | None = None
+    metadata: Metadata | None = None
     resource: ProtectedResourceMetadata | None = None
+    key: str | None = field(default=None, repr=False)
 
     @property
     def authorization_endpoint(self) -> str:
@@ -71,6 +79,16 @@ class Authority:
         named = str(self.resource.resource)
         return named if check_resource_allowed(requested_resource=own, configured_resource=named) else own
 
+    def binds(self, algorithm: str) -> bool:
+        """Whether it binds tokens to a key that signs so (DPoP)."""
+        return algorithm in ((self.metadata and self.metadata.dpop_signing_alg_values_supported) or ())
+
+    @property
+    def takes_bound(self) -> bool:
+        """Whether the MCP server says in its metadata that it takes bound tokens."""
+        one = self.resource
+        return one is not None and bool(one.dpop_bound_access_tokens_required or one.dpop_signing_alg_values_supported)
+
     @property
     def scopes_offered(self) -> tuple[str, ...]:
         """The scopes that the authorization server has."""
@@ -92,7 +110,7 @@ def remembered(credentials: Credentials) -> Authority | None:
         return Authority(
             server_url=credentials.binding.server_url,
             issuer=credentials.issuer,
-            metadata=None if credentials.metadata is None else OAuthMetadata.model_validate(dict(credentials.metadata)),
+            metadata=None if credentials.metadata is None else Metadata.model_validate(dict(credentials.metadata)),
             resource=None
             if credentials.resource is None
             else ProtectedResourceMetadata.model_validate(dict(credentials.resource)),
@@ -178,7 +196,7 @@ async def _resource(asker: Asker, server_url: str, named: str | None) -> Protect
     return None
 
 
-async def _metadata(asker: Asker, places: list[str], issuer: str) -> tuple[OAuthMetadata | None, str]:
+async def _metadata(asker: Asker, places: list[str], issuer: str) -> tuple[Metadata | None, str]:
     """What the authorization server says of itself, and its name as it writes it."""
     broken: int | None = None
     for place in places:
@@ -198,7 +216,7 @@ async def _metadata(asker: Asker, places: list[str], issuer: str) -> tuple[OAuth
         # Who gives tokens without a human has no page for one.
         said.setdefault("authorization_endpoint", f"{host_of(issuer)}/authorize")
         try:
-            return OAuthMetadata.model_validate(said), named
+            return Metadata.model_validate(said), named
         except ValidationError:
             continue
     if broken is not None:

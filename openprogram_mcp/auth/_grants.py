@@ -1,6 +1,6 @@
 """Requests to the token endpoint, and their answers.
 
-MCP specification: basic/authorization; RFC 6749 sections 4.1, 4.4, 5 and 6; RFC 7523; RFC 7636; RFC 8707.
+MCP specification: basic/authorization; RFC 6749 sections 4.1, 4.4, 5 and 6; RFC 7523; RFC 7636; RFC 8707; RFC 9449.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
 from attrs import evolve
@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from ._asking import Answer, Asker, SignInFailed, host_of, refused
 from ._discovery import Authority
+from ._dpop import nonce_in, proof
 from .tokens import Registration, Tokens
 
 __all__ = ["ask_without_human", "exchange", "redeem", "renew", "scope_to_ask", "united"]
@@ -117,7 +118,7 @@ async def _tokens(
             form["client_secret"] = secret
     if authority.resource_name is not None:
         form["resource"] = authority.resource_name
-    answer = await asker.post(authority.token_endpoint, form=form, headers=headers)
+    answer = await _asked(asker, authority, form, headers)
     where = host_of(authority.token_endpoint)
     said = answer.json()
     if not answer.ok or said is None or "error" in said:
@@ -125,12 +126,27 @@ async def _tokens(
         failure = refused(f"{where} {failed}", answer, secrets=(*secrets, secret or ""))
         failure.transient = failure.transient or (answer.ok and said is None)
         raise failure
-    return _read(answer, where)
+    return _read(said, where, authority.key)
 
 
-def _read(answer: Answer, where: str) -> Tokens:
+async def _asked(asker: Asker, authority: Authority, form: dict[str, str], headers: dict[str, str]) -> Answer:
+    """The answer of the token endpoint; with a proof, and with one more for the nonce that it asks for."""
+    place, key = authority.token_endpoint, authority.key
+    if key is None:
+        return await asker.post(place, form=form, headers=headers)
+    answer = await asker.post(place, form=form, headers={**headers, "dpop": proof(key, "POST", place)})
+    nonce = nonce_in(answer.headers)
+    if answer.ok or nonce is None or (answer.json() or {}).get("error") != "use_dpop_nonce":
+        return answer
+    return await asker.post(place, form=form, headers={**headers, "dpop": proof(key, "POST", place, nonce=nonce)})
+
+
+def _read(said: dict[str, Any], where: str, key: str | None) -> Tokens:
+    kind = said.get("token_type")
+    bound = key is not None and isinstance(kind, str) and kind.lower() == "dpop"
     try:
-        got = OAuthToken.model_validate_json(answer.body)
+        # The SDK knows of one kind only.
+        got = OAuthToken.model_validate({**said, "token_type": "Bearer"} if bound else said)
     except ValidationError:
         raise SignInFailed(
             f"{where} answered with what is no bearer token",
@@ -144,6 +160,7 @@ def _read(answer: Answer, where: str) -> Tokens:
         expires_at=None if lives is None else time.time() + lives,
         lifetime=None if lives is None else float(lives),
         scope=got.scope,
+        dpop_key=key if bound else None,
     )
 
 

@@ -217,6 +217,7 @@ class SignIn:
                 known_issuer=None if kept is None else kept.issuer,
             )
             _refuse_without_pkce(authority)
+            authority = self._authority = auth.bound(authority)
             if kept is not None and kept.issuer is not None and not same_issuer(kept.issuer, authority.issuer):
                 if auth.client.client_id is not None:
                     raise moved(self.server, kept.issuer, authority)

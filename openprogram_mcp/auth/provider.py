@@ -33,6 +33,7 @@ from ..transports._http_client import NotSigned
 from ._asking import Asker, SignInFailed, asking
 from ._clients import Client
 from ._discovery import Authority, discover, known_authority, remembered
+from ._dpop import ALGORITHM, Prover, asks_for_dpop, asks_for_nonce, new_key
 from ._grants import Assertion, ask_without_human, exchange, renew, scope_to_ask, united
 from .tokens import Binding, Credentials, Tokens, TokenStore, same_issuer
 
@@ -61,11 +62,13 @@ class Challenge:
         resource_metadata: Where it says more about itself.
         scope: What it wants.
         lacks_scope: The token is good, but does not reach far enough.
+        dpop: It wants tokens that are bound to a key.
     """
 
     resource_metadata: str | None = None
     scope: str | None = None
     lacks_scope: bool = False
+    dpop: bool = False
 
 
 def challenge_in(response: httpx2.Response) -> Challenge | None:
@@ -79,6 +82,7 @@ def challenge_in(response: httpx2.Response) -> Challenge | None:
         resource_metadata=extract_field_from_www_auth(response, "resource_metadata"),
         scope=extract_field_from_www_auth(response, "scope"),
         lacks_scope=lacks_scope,
+        dpop=asks_for_dpop(response),
     )
 
 
@@ -142,6 +146,7 @@ class ServerAuth(httpx2.Auth):
         self._renewal: _Renewal | None = None
         self._quiet_until = 0.0
         self._steps = 0
+        self._prover = Prover()
         # The access token that the server itself did not take, though nothing is known against it.
         self._spurned: str | None = None
 
@@ -205,8 +210,13 @@ class ServerAuth(httpx2.Auth):
         sent = self._at_hand() or await self._usable()
         tried: set[bool] = set()
         while True:
-            _sign(request, sent)
+            self._sign(request, sent)
             response = yield request
+            if self._prover.learn(response) and asks_for_nonce(response) and sent is not None and sent.dpop_key:
+                # The token is good; the proof is made anew.
+                self._sign(request, sent)
+                response = yield request
+                self._prover.learn(response)
             challenge = challenge_in(response)
             if challenge is None:
                 return
@@ -224,6 +234,20 @@ class ServerAuth(httpx2.Auth):
         if not challenge.lacks_scope:
             self._spurned = None if sent is None else sent.access_token
             self._on_change()
+
+    def _sign(self, request: httpx2.Request, tokens: Tokens | None) -> None:
+        if tokens is None:
+            return
+        if tokens.dpop_key is not None:
+            self._prover.sign(request, tokens.access_token, tokens.dpop_key)
+            return
+        request.headers["Authorization"] = f"Bearer {tokens.access_token}"
+        request.headers.pop("DPoP", None)
+
+    def bound(self, authority: Authority) -> Authority:
+        """An authority, with a key for the tokens that it gives, where both it and the server know of that."""
+        wanted = authority.takes_bound or (self.challenge is not None and self.challenge.dpop)
+        return evolve(authority, key=new_key()) if wanted and authority.binds(ALGORITHM) else authority
 
     def _at_hand(self) -> Tokens | None:
         """The token, if it can be used as it is; no checkpoint in between, so that requests go side by side."""
@@ -310,7 +334,7 @@ class ServerAuth(httpx2.Auth):
                 if client is None:
                     return None
                 try:
-                    new = await renew(asker, authority, client, tokens)
+                    new = await renew(asker, evolve(authority, key=tokens.dpop_key), client, tokens)
                 except SignInFailed as failure:
                     if failure.transient or failure.error is None:
                         raise
@@ -371,6 +395,7 @@ class ServerAuth(httpx2.Auth):
                 challenged=None if self.challenge is None else self.challenge.scope,
                 before=united(before, None if challenge is None else challenge.scope),
             )
+            authority = self.bound(authority)
             tokens = await ask_without_human(asker, authority, client, scope=scope, assertion=self._assertion)
         metadata, resource = authority.documents()
         await self._keep(
@@ -387,7 +412,7 @@ class ServerAuth(httpx2.Auth):
         before = None if challenge is None or kept is None or kept.tokens is None else kept.tokens.scope
         scope = united(self.binding.scope, before, None if challenge is None else challenge.scope)
         async with asking(self.make_client) as asker:
-            authority = await known_authority(asker, self.binding.server_url, issuer)
+            authority = self.bound(await known_authority(asker, self.binding.server_url, issuer))
             client = self.client.fixed(authority, None)
             if client is None:
                 raise SignInFailed("it has no client id", remedy="Give it one in 'auth'.", server=self.server)
@@ -424,11 +449,6 @@ class ServerAuth(httpx2.Auth):
                     await self._keep(evolve(kept, wanted_scope=wanted))
         except StorageError as error:
             logger.warning("%s: what it wants cannot be kept: %s", self.server, error.message)
-
-
-def _sign(request: httpx2.Request, tokens: Tokens | None) -> None:
-    if tokens is not None:
-        request.headers["Authorization"] = f"Bearer {tokens.access_token}"
 
 
 def moved(server: str, before: str, authority: Authority) -> ServerFailed:

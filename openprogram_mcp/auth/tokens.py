@@ -59,6 +59,7 @@ class Tokens:
     """An access token and what came with it.
 
     ``expires_at`` is in seconds since the epoch, ``lifetime`` how many seconds it was given; ``None`` if nobody said.
+    ``dpop_key`` is the private key that it is bound to, where it is.
     """
 
     access_token: str = field(repr=False)
@@ -66,6 +67,7 @@ class Tokens:
     expires_at: float | None = None
     lifetime: float | None = None
     scope: str | None = None
+    dpop_key: str | None = field(default=None, repr=False)
 
     def valid(self) -> bool:
         """Whether it has not expired, as far as is known."""

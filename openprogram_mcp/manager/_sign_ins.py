@@ -184,7 +184,7 @@ class SignIns:
             return ()
         found = [kept.registration.client_secret] if kept.registration is not None else []
         if kept.tokens is not None:
-            found += [kept.tokens.access_token, kept.tokens.refresh_token]
+            found += [kept.tokens.access_token, kept.tokens.refresh_token, kept.tokens.dpop_key]
         return [one for one in found if one]
 
     # For the servers.
