@@ -48,6 +48,18 @@ def fake() -> FakeServer:
 # One life
 
 
+@pytest.mark.parametrize(
+    ("options", "warned"),
+    [((), False), (("--host", "localhost"), False), (("--host", "127.0.0.2"), False), (("--host", "0.0.0.0"), True)],  # noqa: S104 - what is warned of
+)
+def test_only_this_machine_reaches_it_unless_another_address_is_asked_for_and_then_it_warns(
+    state_dir: Path, options: tuple[str, ...], warned: bool
+) -> None:
+    with worker(state_dir, *options) as running:
+        assert ("other machines may reach it, and nothing is encrypted" in running.log) is warned
+        assert ask(running, "GET", "/api/mcp/config-path")["path"] == str(state_dir / "mcp_servers.json")
+
+
 def test_the_demo_is_used_where_nothing_is_configured_and_nothing_is_saved(state_dir: Path) -> None:
     with worker(state_dir, "--demo-if-empty") as running:
         assert "the demo server is used, and not saved" in running.log

@@ -14,6 +14,7 @@ import trio
 from attrs import evolve
 
 from openprogram_mcp import MCPManager, MCPServerConfig
+from openprogram_mcp.auth.tokens import Binding, Credentials, Tokens, TokenStore
 from openprogram_mcp.errors import ConfigError, ServerFailed
 from openprogram_mcp.testing import FakeServer, do
 
@@ -345,3 +346,28 @@ async def test_secret_02_an_edit_that_changes_nothing_real_reconnects_nothing(fi
         assert (reply.status, reply.json["description"]) == (200, "changed")
         assert (reply.json["generation"], reply.json["pid"]) == (before["generation"], before["pid"])
         assert len(fake.pids()) == 1
+
+
+async def test_secret_02_an_edit_that_changes_nothing_real_drops_no_sign_in(file: Path) -> None:
+    url = "http://127.0.0.1:9/mcp"
+    auth = {"kind": "oauth", "client_id": "me", "client_secret": "SECRET-client"}
+    write(file, {"a": {"url": url, "auth": auth, "reconnect": False}})
+    store = TokenStore.of(file.parent / "mcp_tokens", "a")
+    store.path.parent.mkdir(mode=0o700)
+    binding = Binding.to(url, "me")
+    store.write(Credentials(binding=binding, tokens=Tokens(access_token="SECRET-access", refresh_token="SECRET-more")))
+    before = store.path.read_bytes()
+    async with real() as (site, _manager):
+        shown = (await site.get(f"{SERVERS}/a")).json
+        assert shown["auth"]["state"] == "logged_in"
+        reply = await edit(site, {**shown["config"], "description": "changed"})
+        assert (reply.status, reply.json["auth"], b"SECRET-" in reply.body) == (200, shown["auth"], False)
+        assert (entry(file)["auth"], entry(file)["description"]) == (auth, "changed")
+        assert store.path.read_bytes() == before
+        reply = await site.ask("PATCH", f"{SERVERS}/a?force=true", None, {"url": "http://127.0.0.1:9/other"})
+        assert reply.status == 200
+        reply = await site.post(f"{SERVERS}/a/restart")
+        assert (reply.json["auth"]["state"], store.path.exists()) == (
+            "not_logged_in",
+            False,
+        )  # it was of the old address

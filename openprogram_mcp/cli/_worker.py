@@ -142,7 +142,7 @@ class _Worker:
                 if not options.secondary:
                     info = WorkerInfo.of_this_process(url=address.url, token=token)
                     await trio.to_thread.run_sync(held.enter_context, publish_worker(info))
-                self._greet(address.url, document, demo=demo)
+                self._greet(address, document, demo=demo)
             except OpenProgramMCPError as error:
                 # Kept and raised below: here it would come out as a group of one.
                 failure = error
@@ -150,7 +150,7 @@ class _Worker:
         if failure is not None:
             raise failure
 
-    def _greet(self, url: str, document: ConfigDocument, *, demo: bool) -> None:
+    def _greet(self, address: Address, document: ConfigDocument, *, demo: bool) -> None:
         options = self._options
         if not options.secondary:
             access = f"its token is in {paths.worker_path()}"
@@ -158,8 +158,10 @@ class _Worker:
             access = f"its token is that of {TOKEN_VARIABLE}"
         else:
             access = f"to nobody but /healthz, since {TOKEN_VARIABLE} gives no token"
-        self._log.say(f"worker {__version__}, process {os.getpid()}, serves at {url} ({access})", url=url)
-        if options.host not in ("127.0.0.1", "localhost", "::1"):
+        self._log.say(
+            f"worker {__version__}, process {os.getpid()}, serves at {address.url} ({access})", url=address.url
+        )
+        if not address.is_loopback:
             self._log.say("other machines may reach it, and nothing is encrypted", level="warning")
         names = "demo" if demo else ", ".join([*document.servers, *document.broken])
         if demo:
