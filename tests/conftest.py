@@ -11,9 +11,14 @@ import re
 from collections.abc import Generator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from tests import servers
+
+# How long an example takes says more about the machine than about us.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 EXPECTED_SKIPS = (
     r"^needs (Linux|macOS|Windows)\b",

@@ -242,3 +242,21 @@ async def test_the_client_writes_through_the_cork_and_the_system_asks_for_signs_
         await request.respond()
         await trio.testing.wait_all_tasks_blocked(0.05)
         await client.aclose()
+
+
+@pytest.mark.parametrize(
+    "given", [{"headers": {"authorization": "Bearer mine"}}, {"auth": {"kind": "bearer", "token": "mine"}}]
+)
+async def test_a_user_in_the_url_never_takes_the_place_of_a_configured_authorization(given: dict[str, Any]) -> None:
+    config = MCPServerConfig.from_dict("x", {"url": "http://user:word@127.0.0.1:9/mcp", **given})
+    client = await open_client(config)
+    seen: list[str] = []
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        seen.append(request.headers["authorization"])
+        return httpx2.Response(200)
+
+    client._transport, client._mounts = httpx2.MockTransport(answer), {}
+    async with client:
+        await client.post(config.url or "", headers={name: text.decode() for name, text in own_headers(config).items()})
+    assert seen == ["Bearer mine"]

@@ -536,3 +536,12 @@ async def _take(count: int, events: AsyncIterator[dict[str, str]]) -> AsyncItera
             count -= 1
             if count == 0:
                 return
+
+
+async def test_a_body_that_is_nested_too_deeply_is_refused_and_no_fault_of_ours(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async with serving(FakeManager()) as site:
+        answer = await site.ask("POST", "/api/mcp/tools/x__y/call", body=b"[" * 100_000)
+        assert (answer.status, answer.json["code"]) == (400, "bad_request")
+    assert caplog.text == ""

@@ -11,6 +11,7 @@ import logging
 import os
 import sys
 from collections import deque
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from time import time
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,8 @@ __all__ = ["LibraryLog", "WorkerLog", "describe"]
 
 _MAX_WAITING = 1000
 _DRAIN_SECONDS = 1.0
+# That events were missed is told so often at most.
+_MISSED_SECONDS = 60.0
 
 
 def describe(status: ServerStatus, seconds: float | None) -> str:
@@ -64,6 +67,8 @@ class WorkerLog:
     _closing: bool = field(default=False, init=False)
     _closed: trio.Event = field(factory=trio.Event, init=False)
     _dropped: int = field(default=0, init=False)
+    _missed: int = field(default=0, init=False)
+    _told_missed: float = field(default=0.0, init=False)
     _last: dict[str, ServerState] = field(factory=dict, init=False)
     _since: dict[str, float] = field(factory=dict, init=False)
 
@@ -108,12 +113,26 @@ class WorkerLog:
         with trio.move_on_after(_DRAIN_SECONDS):
             await self._closed.wait()
 
-    async def follow(self, bus: EventBus, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Log what the bus tells, from its beginning."""
+    async def follow(
+        self,
+        bus: EventBus,
+        rows: Callable[[], Iterable[ServerStatus]],
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Log what the bus tells, from its beginning.
+
+        Args:
+            bus: The events.
+            rows: Every server's status now: of a state whose change was missed, what has become of it is logged.
+            task_status: Told when nothing will be missed any more.
+        """
         with bus.subscribe(0) as records:
             task_status.started()
             async for record in records:
                 self._tell(record)
+                if isinstance(record.event, Gap):
+                    for row in rows():
+                        self._state(row, record.time)
 
     def _tell(self, record: Record) -> None:
         event: Event = record.event
@@ -128,7 +147,11 @@ class WorkerLog:
                 level = "warning" if event.level == "warning" else "error"
                 self.say(event.text, level=level, server=event.server)
             case Gap(missed=missed):
-                self.say(f"{missed} events came too fast to be logged", level="warning")
+                self._missed += missed
+                if record.time - self._told_missed >= _MISSED_SECONDS:
+                    self._told_missed = record.time
+                    self.say(f"{self._missed} events came too fast to be logged", level="warning")
+                    self._missed = 0
             case _:
                 pass
 

@@ -104,7 +104,7 @@ class _Worker:
             if self._stop.is_set():
                 return
             async with open_manager(configs, read_only=self._options.read_only) as manager:
-                await root.start(self._log.follow, manager.events)
+                await root.start(self._log.follow, manager.events, lambda: manager.status().values())
                 await self._serve(manager, document, held, demo=configs is not None)
         self._log.say("stopped")
 
@@ -163,7 +163,14 @@ class _Worker:
         )
         if not address.is_loopback:
             self._log.say("other machines may reach it, and nothing is encrypted", level="warning")
-        names = "demo" if demo else ", ".join([*document.servers, *document.broken])
+        if document.error is not None:
+            # Why it cannot be read was said before; nothing is known about what is in it.
+            return
+        names = (
+            "demo"
+            if demo
+            else ", ".join(name for name in document.origin.entries if name in {**document.servers, **document.broken})
+        )
         if demo:
             self._log.say(f"nothing is configured in {document.path}: the demo server is used, and not saved")
         elif names:

@@ -20,7 +20,7 @@ import trio
 from ..adapter import RemoteTool
 from ..config import MCPServerConfig
 from ..errors import ConfigError, NotConnected, ServerFailed
-from ..events import EventBus, ServerLog
+from ..events import EventBus
 from ..status import Phase, ServerState, rfc3339
 from ..transports._ownership import Instance
 from ..transports._process import ServerProcess
@@ -36,6 +36,7 @@ from ._held import Held
 from ._hidden import Hidden
 from ._inquiries import Inquiries
 from ._replacing import EditQueue, already, make_edit
+from ._said import Said
 from ._signing import ServerSigning, Signing
 from ._standing import DOWN, NEEDS_SIGN_IN, NO_TOOLS, UNSETTLED, WAY_UP, Standing
 from ._turns import Turns
@@ -82,7 +83,7 @@ class Supervisor:
         self._standing = Standing.of(config, on_change)
         self.ended = trio.Event()
         self.config_error: str | None = None
-        self._bus = bus
+        self._said = Said(config.name, bus)
         self._gate = gate
         self._owner = owner
         self._environ = environ
@@ -114,7 +115,7 @@ class Supervisor:
         self._hastened = False
         # Whether it has been up since somebody last told it anything; then calls wait for it to come back.
         self._was_up = False
-        # Until when its tools are offered though it is away; None while it is not, or when they were taken back.
+        # Until when its tools are offered though it is away.
         self._kept_until: float | None = None
         self._generations = count(1)
         self._attempt = 0
@@ -123,9 +124,7 @@ class Supervisor:
         self._held: Held | None = None
         self._adopted: Held | None = None
         self._edits = EditQueue(config.name)
-        # Set while nothing is to be started because an edit stops first.
         self._stopped_for_edit: trio.Event | None = None
-        # Since when a connection to a remote server is up.
         self._up_since: float | None = None
         # What is wanted next, taken by run(); None while things are to stay as they are.
         self._wanted: ServerState | None = self.state
@@ -454,6 +453,7 @@ class Supervisor:
     def refuse_edit(self, why: str) -> None:
         """An edit that was made in the file cannot be followed."""
         self.config_error = why
+        logger.warning("%s: an edit of its entry is not followed: %s", self.name, why)
         self._standing.tell()
 
     async def try_beside(self, connections: trio.Nursery, expanded: MCPServerConfig) -> Held:
@@ -531,7 +531,7 @@ class Supervisor:
 
     def log(self, level: str, logger: str | None, text: str) -> None:
         """The server has said something."""
-        self._bus.publish(ServerLog(server=self.name, level=level, logger=logger, text=text))
+        self._said.log(level, logger, text)
 
     async def list_changed(self, kind: str) -> None:
         """One of the server's lists has changed."""

@@ -92,6 +92,12 @@ class Lookup:
         for broken, error in self._document().broken.items():
             if self._is_of(name, broken) and broken not in self._roster:
                 return NotConnected(f"server {broken!r} is failed: {error.message}", remedy=error.remedy, server=broken)
+        document = self._document()
+        if not document.origin.entries and not len(list(self._roster)):
+            return UnknownTool(
+                f"no tool is called {name!r}: no servers are configured",
+                remedy=f"Configure one in {document.path}, or try the demo: openprogram-mcp worker --demo-if-empty.",
+            )
         near = difflib.get_close_matches(name, self._offer.registry.names(), 3)
         remedy = f"Did you mean {' or '.join(near)}?" if near else "List the tools to see their names."
         return UnknownTool(f"no tool is called {name!r}", remedy=remedy)

@@ -52,7 +52,8 @@ async def open_client(config: MCPServerConfig, *, auth: httpx2.Auth | None = Non
         # Environment variables give the proxies, and take hosts out of them.
         client = httpx2.AsyncClient(
             verify=trust,
-            auth=None if configured_credentials(config) else auth,
+            # Without any, the client would sign in as the user in the URL, over the header that is configured.
+            auth=httpx2.Auth() if configured_credentials(config) else auth,
             timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
             limits=httpx2.Limits(
                 max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS

@@ -70,6 +70,10 @@ def _framework(request: Request[Any, Any, Any], error: HTTPException) -> Respons
     return response
 
 
+def _too_deep(_request: Request[Any, Any, Any], _error: RecursionError) -> Response[bytes]:
+    return _response(_problem(400, "bad_request", "The body is nested too deeply"))
+
+
 def _internal(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
     return _response(own_fault(f"{request.method} {request.url.path}", error).to_problem())
 
@@ -84,5 +88,6 @@ EXCEPTION_HANDLERS: dict[int | type[Exception], Any] = {
     OpenProgramMCPError: _ours,
     ValidationException: _invalid,
     HTTPException: _framework,
+    RecursionError: _too_deep,
     Exception: _internal,
 }
