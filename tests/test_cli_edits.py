@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -181,6 +182,27 @@ def test_add_of_a_name_that_is_taken_changes_nothing(started: Starter) -> None:
     for name in ("mine", "wrong"):
         assert command("add", name, "--disabled", "--json", "--", "y").json["error"]["code"] == "server_exists"
     assert started.path.read_bytes() == before
+
+
+def test_add_that_is_interrupted_takes_everything_back(started: Starter) -> None:
+    # A name that stands among the arguments where the worker's own command would.
+    server = FakeServer(era="legacy").on("initialize")
+    started({})
+    argv = ["add", "worker", *env_of(server), "--", *argv_of(server)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "openprogram_mcp", *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    try:
+        until(lambda: server.starts, "a start")
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, b"Traceback" in said) == (130, False)
+    until(lambda: server.alive() == [], "the end of its process")
+    assert started.entries == {}
+    if started.with_worker:
+        until(lambda: command("list", "--json").json["servers"] == [], "no server")
 
 
 @pytest.mark.parametrize(
