@@ -62,6 +62,20 @@ async def test_what_has_changed_before_the_stream_was_open_is_not_missed() -> No
         assert (await happened(manager, ToolsChanged, last))[0].added == ("f__new",)
 
 
+@pytest.mark.parametrize("status", [200, 403, 405])
+async def test_a_page_in_place_of_a_stream_that_was_there_leaves_nothing_unheard(status: int) -> None:
+    fake = FakeHttpServer(era="legacy").tool("old").tool("new", hidden=True)
+    page = do.respond(status, "<html>please wait</html>", content_type="text/html")
+    fake.on("GET", do.turns([do.standard()], [page], [do.standard()]))
+    async with fake.serving(), hosting({"f": fake}) as manager:
+        last = manager.events.last_id
+        fake.cut()
+        # Told to nobody: the stream is not there.
+        fake.play(do.show("new"))
+        assert (await happened(manager, ToolsChanged, last))[0].added == ("f__new",)
+        assert manager.server("f").generation == 1
+
+
 async def test_a_server_without_such_a_stream_is_not_waited_for() -> None:
     fake = FakeHttpServer(era="legacy").tool("old").on("GET", do.respond(405))
     async with fake.serving():

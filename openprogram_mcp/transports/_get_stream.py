@@ -20,6 +20,8 @@ from ._pauses import Resumption
 
 __all__ = ["GetStream"]
 
+# With these a server takes back a stream that was there; anything else may be the word of what stands before it.
+_GONE = frozenset({404, 405, 410})
 # So many tries to open it again that find nobody, and the server is down.
 _NOBODY_THERE = 2
 
@@ -75,6 +77,9 @@ class GetStream:
             buffer = EventBuffer(self._owner.max_bytes, buffer.last_id, buffer.retry)
             await trio.sleep(resumption.wait(buffer.retry))
         self.settled.set()
+        if self._was_open:
+            # It is heard no more, and what it said since the stream broke was not heard either.
+            await self._owner.get_stream_again()
 
     async def _once(self, buffer: EventBuffer, resumption: Resumption) -> bool:
         """One stream, to its end; says whether to try again."""
@@ -107,7 +112,7 @@ class GetStream:
                 else:
                     resumption.useless(lasted=trio.current_time() - began)
                 return True
-            if status >= 500 or status == 429:
+            if status >= 500 or status == 429 or (self._was_open and status not in _GONE):
                 resumption.failed()
                 return True
             # It has none, or none any more: it is asked with POST alone.
