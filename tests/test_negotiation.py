@@ -124,6 +124,15 @@ async def test_a_server_that_lost_the_probe_while_it_booted_and_refuses_initiali
         assert methods(fake) == ["server/discover", "initialize", "server/discover"]
 
 
+async def test_a_server_of_our_era_whose_answers_are_lost_is_tried_again(autojump_clock: MockClock) -> None:
+    refusal = do.fail(-32022, "Unsupported protocol version", {"supported": [MODERN]})
+    fake = FakeServer(era="modern").on("initialize", refusal).on("server/discover", do.result({"what": "garbled"}))
+    with raises_within(ServerFailed, match="no usable answer to server/discover came") as found:
+        async with session_with(fake):
+            pass
+    assert found[0].transient
+
+
 async def test_a_server_that_refuses_both_says_what_it_refused(autojump_clock: MockClock) -> None:
     fake = FakeServer().on("server/discover", do.fail(-32601, "no")).on("initialize", do.fail(-32603, "no licence"))
     with raises_within(ServerFailed, r"it refused initialize: no licence \(code -32603\)"):

@@ -147,7 +147,7 @@ class _Negotiation:
                 raise failures[0]
             found = await self.discover_if_modern()
             if found is None:
-                raise refused[0]
+                raise _lost_or_refused(self.server, refused[0])
             self._client.adopt(found)
 
     # 2026-07-28.
@@ -306,6 +306,20 @@ def _refused(server: str, method: str, error: MCPError) -> ServerFailed:
         f"it refused {method}: {error.message[:300] or 'no reason given'} (code {error.code})",
         phase="initialize",
         remedy="See what the server needs (its documentation, and its standard error below).",
+        server=server,
+    )
+
+
+def _lost_or_refused(server: str, refusal: ServerFailed) -> ServerFailed:
+    """Why neither era was agreed on. Who names a revision of ours speaks it: then only its answers were lost."""
+    cause = refusal.__cause__
+    if not isinstance(cause, MCPError) or _modern_version(cause) is None:
+        return refusal
+    return ServerFailed(
+        "it speaks the newer era, but no usable answer to server/discover came",
+        phase="initialize",
+        transient=True,
+        remedy="It is tried again. If this stays so, see its log, and what stands between us.",
         server=server,
     )
 
