@@ -40,7 +40,7 @@ async def test_a_burst_is_told_whole_and_a_flood_at_a_pace_with_a_count_of_what_
 async def test_a_state_whose_change_was_missed_in_a_flood_is_logged_all_the_same(autojump_clock: MockClock) -> None:
     bus = EventBus(size=8)
     row = ServerStatus(name="quiet", type="local", status=ServerState.PENDING)
-    log = WorkerLog(as_json=False)
+    log = WorkerLog(False)
     async with trio.open_nursery() as nursery:
         await nursery.start(log.follow, bus, lambda: [row])
         bus.publish(StatusChanged(server="quiet", status=row))

@@ -45,9 +45,11 @@ class _Place(Protocol):
 
     def read(self) -> dict[str, Any]:
         """The entry without its secrets, and from now on what an edit is compared with."""
+        ...
 
     def save(self, patch: Mapping[str, Any], *, force: bool) -> dict[str, Any]:
         """Change it; the server's row."""
+        ...
 
 
 def run_edit(options: Options, output: Output) -> int:
