@@ -47,8 +47,8 @@ async def _whole_life(fake: FakeServer) -> None:
         assert (await manager.call_tool("f__echo", {"a": 1})).is_error is False
 
 
-# Each run starts real processes, so the full count takes a while; every third step is struck whenever tests are run.
-_strides = pytest.mark.parametrize("stride", [3, pytest.param(1, marks=pytest.mark.long)])
+# Each run starts real processes, so the full count takes a while; every seventh step is struck whenever tests are run.
+_strides = pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.long)])
 
 
 @_strides

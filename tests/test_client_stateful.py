@@ -356,7 +356,7 @@ def _run(moves: list[Move], era: str) -> None:
 
 
 @pytest.mark.parametrize("era", ["legacy", "modern"])
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=120, deadline=None)
 @given(first=FIRST, moves=MOVES)
 def test_any_sequence_of_commands_and_faults_ends_where_it_was_wanted(
     era: str, first: int | float, moves: list[Move]
