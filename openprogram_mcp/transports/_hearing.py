@@ -1,7 +1,7 @@
-"""What comes from a server over HTTP, whatever stream it comes on: answers, questions, notifications and noise.
+"""What comes from a server, whatever carries it: answers, questions, notifications and noise.
 
 An answer belongs to the request that it names, on whichever stream it comes; only an error that names none belongs to
-the request on whose stream it came.
+the request on whose stream it came, or to the only one there is.
 
 MCP specification: basic/transports, "Multiple Connections"; JSON-RPC 2.0.
 """
@@ -16,7 +16,7 @@ import trio
 from attrs import define, field
 from mcp.shared.dispatcher import OnNotifyIntercept, OnRequest, run_notify_intercept
 from mcp.shared.exceptions import MCPError
-from mcp_types import INTERNAL_ERROR
+from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from . import wire
 from ._asked import Asked
@@ -24,8 +24,8 @@ from ._clock import CallClock
 from ._events import EventBuffer
 from ._inbound import Inbound
 from ._outbox import Fate, FateState
-from ._requests import as_number, outcome_of
-from .wire import Envelope, Noise, Outstanding, RequestId, as_request_id, correlation_key
+from ._requests import CLOSED, TIMED_OUT, ConnectionClosed, as_number, outcome_of
+from .wire import Envelope, Noise, Outstanding, RequestId, Slot, as_request_id, correlation_key
 
 __all__ = ["Hearing"]
 
@@ -39,7 +39,8 @@ _GIVEN_UP_KEPT: Final = 256
 class Hearing:
     """The messages of one connection.
 
-    ``late`` counts the answers that found nobody, and ``heard_at`` tells when anything came last, by Trio's clock.
+    ``late`` counts the answers that found nobody, and ``heard_at`` tells when anything came last, by Trio's clock. Who
+    waits for the next answer of any request parks on ``answers``.
 
     Args:
         outstanding: The requests that wait for an answer.
@@ -54,6 +55,7 @@ class Hearing:
     on_noise: Callable[[Noise], None] | None
     late: int = field(default=0, init=False)
     heard_at: float = field(default=0.0, init=False)
+    answers: trio.lowlevel.ParkingLot = field(factory=trio.lowlevel.ParkingLot, init=False)
     _given_up: dict[RequestId, Fate] = field(factory=dict, init=False)
     _nursery: trio.Nursery | None = field(default=None, init=False)
     _on_request: OnRequest | None = field(default=None, init=False)
@@ -71,11 +73,34 @@ class Hearing:
         """Something has come, whatever it was."""
         self.heard_at = trio.current_time()
 
-    def gave_up(self, asked: Asked) -> None:
+    def gave_up(self, slot: Slot, fate: Fate) -> None:
         """Nobody waits for an answer any more that may still come."""
         if len(self._given_up) >= _GIVEN_UP_KEPT:
             del self._given_up[next(iter(self._given_up))]
-        self._given_up[asked.key] = asked.fate
+        self._given_up[slot.key] = fate
+
+    def result(self, method: str, slot: Slot, fate: Fate) -> dict[str, Any]:
+        """What a request has come to, for its caller and its fate.
+
+        Raises:
+            MCPError: The peer answered with an error; or ``REQUEST_TIMEOUT``, when a limit ran out.
+            ConnectionClosed: The connection ended first.
+        """
+        outcome = slot.outcome
+        if outcome is CLOSED:
+            raise ConnectionClosed
+        if outcome is TIMED_OUT:
+            fate.expired = slot.expired
+            fate.silence = trio.current_time() - self.heard_at if self.heard_at else None
+            if slot.last_heard is not None:
+                at, progress, total, message = slot.last_heard
+                fate.last_progress = (self.clock.now() - at, progress, total, message)
+            raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
+        fate.state = FateState.ANSWERED
+        if isinstance(outcome, MCPError):
+            raise outcome
+        result: dict[str, Any] = outcome
+        return result
 
     def take_events(self, buffer: EventBuffer, chunk: bytes, asked: Asked | None) -> bool:
         """Take the messages in a piece of a stream; says whether there were any.
@@ -89,25 +114,34 @@ class Hearing:
         found = False
         for event in buffer.feed(chunk):
             if isinstance(event, Noise):
-                self.take_noise(event, asked)
+                self.take(event, asked)
             elif event.type == "message" and event.data:
-                self.take_message(event.data, asked)
+                self.take(event.data, asked)
             else:
                 continue
             found = True
         return found
 
-    def take_message(self, data: bytes, asked: Asked | None) -> None:
-        """Take what may be a message, from the stream of a request of ours or from one that is nobody's."""
+    def take(self, said: bytes | bytearray | Noise, asked: Asked | None, *, whole: bool = True) -> None:
+        """Take what may be a message.
+
+        Args:
+            said: Its bytes; or what is known already to be none.
+            asked: The request on whose stream it came, where it came on one.
+            whole: Whether it has come to its end; what was cut off is no answer, but the loss of one.
+        """
         try:
-            message = wire.decode(data)
+            if isinstance(said, Noise):
+                self._take_noise(said, asked, whole)
+                return
+            message = wire.decode(said)
             if isinstance(message, Envelope):
-                self._take(message, len(data), asked)
+                self._take(message, len(said), asked)
             elif isinstance(message, Noise):
-                self.take_noise(message, asked)
+                self._take_noise(message, asked, whole)
             else:
                 for item in message or ():
-                    self._take(item, len(data), asked)
+                    self._take(item, len(said), asked)
         except Exception:  # a message that trips us must cost itself, never the connection
             logger.exception("a message could not be handled")
 
@@ -136,6 +170,8 @@ class Hearing:
             slot = asked or self.outstanding.only()
         if slot is None or not slot.settle(outcome_of(message)):
             self._take_late(message.id)
+        if self.answers:
+            self.answers.unpark_all()
 
     def _take_late(self, answered: object) -> None:
         """An answer that nobody waits for: what it was asked for is over now, if we know of it."""
@@ -155,14 +191,15 @@ class Hearing:
         total = as_number(params.get("total"))
         slot.heard(progress, total, message if isinstance(message, str) else None, self.clock.now())
 
-    def take_noise(self, noise: Noise, asked: Asked | None) -> None:
-        """Take what is no message. Where it stands for an answer that can be told, its request alone fails; else it may
-        be noise before the answer, and counts as the answer of whose response it is only if no other comes.
+    def _take_noise(self, noise: Noise, asked: Asked | None, whole: bool) -> None:
+        """Where it stands for an answer that can be told, its request alone fails; else it may be noise before the
+        answer, and counts as the answer of whose response it is only if no other comes.
         """
         error = MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}")
-        slot = self.outstanding.find(noise.id)
+        slot = self.outstanding.find(noise.id) if whole else None
         if slot is not None:
             slot.settle(error)
+            self.answers.unpark_all()
         elif noise.id is not None:
             self._take_late(noise.id)
         elif asked is not None:

@@ -31,7 +31,6 @@ from mcp.shared.dispatcher import (
 )
 from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
-from mcp_types import REQUEST_TIMEOUT
 
 from ..errors import ServerFailed
 from . import wire
@@ -41,19 +40,15 @@ from ._hearing import Hearing
 from ._http_answers import content_type, impatient
 from ._http_client import origin
 from ._inbound import Inbound
-from ._outbox import Fate, FateState
+from ._outbox import Fate
 from ._pauses import Pauses
-from ._requests import ConnectionClosed, RequestOptions, with_meta
+from ._requests import CLOSED, TIMED_OUT, ConnectionClosed, RequestOptions, with_meta
 from ._tracing import Tracer
-from .wire import Noise, as_request_id, correlation_key
+from .wire import Noise, correlation_key
 
 __all__ = ["HttpDispatcher"]
 
 logger = logging.getLogger(__name__)
-
-# Outcomes are compared by identity: a peer can send the same codes.
-_CLOSED: Final = object()
-_TIMED_OUT: Final = object()
 
 _REDIRECTS: Final = 5
 # How long what is on its way may take to come to its end once nothing new is begun.
@@ -190,7 +185,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 try:
                     await self._ask(asked)
                 finally:
-                    if not asked.settled or asked.outcome is _TIMED_OUT:
+                    if not asked.settled or asked.outcome is TIMED_OUT:
                         self._abandoned(asked, tell=options.get("cancel_on_abandon", True))
                     await asked.silence()
                 trace.outcome(asked.outcome)
@@ -198,14 +193,10 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             self._outstanding.remove(asked)
             if self._left:
                 self._left.unpark_all()
-        return self._result(asked)
+        return self._seen(asked, self._hearing.result(method, asked, asked.fate))
 
     def _asked(self, method: str, params: Mapping[str, Any] | None, options: RequestOptions) -> Asked:
-        wire_id = options.get("request_id")
-        if wire_id is None:
-            wire_id = self._outstanding.mint()
-        elif as_request_id(wire_id) is None:
-            raise ValueError(f"{wire_id!r} is no request id")
+        wire_id = self._outstanding.id_for(options.get("request_id"))
         on_progress = options.get("on_progress")
         asked = Asked(
             key=correlation_key(wire_id),
@@ -227,11 +218,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         timeout, hard = options.get("timeout"), options.get("hard_timeout")
         if timeout is None and hard is None:
             return
-        now = self._clock.now()
-        asked.idle = timeout
-        if hard is not None:
-            asked.hard_deadline = now + hard
-        asked.deadline = asked.hard_deadline if timeout is None else min(asked.hard_deadline, now + timeout)
+        asked.arm(self._clock.now(), timeout, hard)
         asked.set_timer()
 
     def _set_timers(self) -> None:
@@ -247,30 +234,12 @@ class HttpDispatcher(Dispatcher[TransportContext]):
                 await self._exchange(asked)
         except MCPError:
             # Its stream may have broken while its answer came on another one.
-            if not asked.settled or asked.outcome is _CLOSED:
+            if not asked.settled or asked.outcome is CLOSED:
                 raise
-        if asked.settle(_TIMED_OUT):
+        if asked.settle(TIMED_OUT):
             asked.expired = "hard" if asked.hard_deadline <= self._clock.now() else "idle"
-        elif asked.outcome is not _CLOSED:
+        elif asked.outcome is not CLOSED:
             await asked.told()
-
-    def _result(self, asked: Asked) -> dict[str, Any]:
-        outcome = asked.outcome
-        if outcome is _CLOSED:
-            raise ConnectionClosed
-        if outcome is _TIMED_OUT:
-            fate = asked.fate
-            fate.expired = asked.expired
-            fate.silence = trio.current_time() - self.heard_at if self.heard_at else None
-            if asked.last_heard is not None:
-                at, progress, total, message = asked.last_heard
-                fate.last_progress = (self._clock.now() - at, progress, total, message)
-            raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {asked.method!r} timed out")
-        asked.fate.state = FateState.ANSWERED
-        if isinstance(outcome, MCPError):
-            raise outcome
-        result: dict[str, Any] = outcome
-        return self._seen(asked, result)
 
     async def _may_be_sent(self, asked: Asked) -> bool:
         """Wait as long as the server wants to be left alone; false where that is longer than the request may take."""
@@ -299,7 +268,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         """Nobody waits any more: tell the server, where it has got the request."""
         if not asked.issued or self._state != "running" or not self._speaks_legacy:
             return
-        self._hearing.gave_up(asked)
+        self._hearing.gave_up(asked, asked.fate)
         if tell:
             self._post(wire.encode_notification("notifications/cancelled", {"requestId": asked.wire_id}))
 
@@ -353,7 +322,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
             self.failure = failure
             for slot in self._outstanding:
                 if not slot.issued:
-                    slot.give_up(_CLOSED)
+                    slot.give_up(CLOSED)
             self.ended.set()
 
     def _close(self) -> None:
@@ -362,7 +331,7 @@ class HttpDispatcher(Dispatcher[TransportContext]):
         # From here on it takes no tasks.
         self._nursery = None
         self._hearing.end()
-        self._outstanding.settle_all(_CLOSED)
+        self._outstanding.settle_all(CLOSED)
         self.ended.set()
         self.over.set()
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import trio
 from mcp.shared.dispatcher import CallOptions, ProgressFnT
@@ -20,6 +20,8 @@ from ._outbox import Fate
 from .wire import Envelope, Slot
 
 __all__ = [
+    "CLOSED",
+    "TIMED_OUT",
     "ConnectionClosed",
     "RequestLost",
     "RequestOptions",
@@ -29,6 +31,11 @@ __all__ = [
     "tell_progress",
     "with_meta",
 ]
+
+
+CLOSED: Final = object()
+TIMED_OUT: Final = object()
+"""Outcomes of ours. They are compared by identity: a peer can send the same codes."""
 
 
 class ConnectionClosed(MCPError):

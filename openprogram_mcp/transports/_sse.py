@@ -82,11 +82,11 @@ class SseDispatcher(HttpDispatcher):
                 self._hearing.heard()
                 for event in buffer.feed(chunk):
                     if isinstance(event, Noise):
-                        self._hearing.take_noise(event, None)
+                        self._hearing.take(event, None)
                     elif event.type == "endpoint":
                         self._take_endpoint(event.data)
                     elif event.type == "message" and event.data:
-                        self._hearing.take_message(event.data, None)
+                        self._hearing.take(event.data, None)
                 await self._inbound.let_deliver()
             self._end(self._stream_over("it ended its stream of events"))
         except httpx2.RequestError:
@@ -186,7 +186,7 @@ class SseDispatcher(HttpDispatcher):
                     # Some answer right here.
                     said = await self._read(response)
                     if not isinstance(said, Noise) and said.strip():
-                        self._hearing.take_message(said, asked)
+                        self._hearing.take(said, asked)
                 return False
             return await self._post_refused(response, asked)
         except httpx2.RequestError:

@@ -164,11 +164,11 @@ class StreamableDispatcher(HttpDispatcher):
             if kind == "application/json":
                 body = await self._read(response)
                 if isinstance(body, Noise):
-                    self._hearing.take_noise(body, asked)
+                    self._hearing.take(body, asked)
                 elif not body.strip():
                     asked.settle(_no_answer(response, kind))
                 else:
-                    self._hearing.take_message(body, asked)
+                    self._hearing.take(body, asked)
                     await asked.tell()
                 if not asked.settled:
                     self._lost_answer(asked, "what it answered was for another request")

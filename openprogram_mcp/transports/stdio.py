@@ -26,33 +26,25 @@ from mcp.shared.dispatcher import (
     OnNotify,
     OnNotifyIntercept,
     OnRequest,
-    run_notify_intercept,
 )
-from mcp.shared.exceptions import MCPError
 from mcp.shared.transport_context import TransportContext
-from mcp_types import INTERNAL_ERROR, REQUEST_TIMEOUT
 
 from . import wire
 from ._clock import CallClock
+from ._hearing import Hearing
 from ._inbound import Inbound, serving_request
 from ._link import Link
 from ._outbox import Fate, FateState, Frame, Outbox
-from ._requests import ConnectionClosed, RequestOptions, as_number, outcome_of, tell_progress, with_meta
+from ._requests import CLOSED, TIMED_OUT, ConnectionClosed, RequestOptions, tell_progress, with_meta
 from ._tracing import Tracer
-from .wire import Envelope, Noise, RequestId, Slot, as_request_id, correlation_key
+from .wire import Noise, RequestId, Slot, correlation_key
 
 __all__ = ["ConnectionClosed", "Fate", "FateState", "RequestOptions", "StdioDispatcher", "serving_request"]
 
 logger = logging.getLogger(__name__)
 
-# Outcomes are compared by identity: a peer can send the same codes.
-_CLOSED: Final = object()
-_TIMED_OUT: Final = object()
-
 # How long a peer that has closed its input may still answer what it was asked before.
 _LAST_ANSWERS_SECONDS: Final = 5.0
-# So many requests that were given up are remembered, to know their late answers.
-_GIVEN_UP_KEPT: Final = 256
 
 
 @define(eq=False)
@@ -92,18 +84,14 @@ class StdioDispatcher(Dispatcher[TransportContext]):
     ) -> None:
         self._link = link
         self._lines = wire.LineBuffer(max_frame_bytes)
-        self._on_noise = on_noise
         self._outstanding = wire.Outstanding()
         self._clock = CallClock(self._set_timer)
         self._outbox = Outbox(link, self._clock.now)
         self._inbound = Inbound(self, self._post, TransportContext(kind="stdio", can_send_request=True))
+        self._hearing = Hearing(self._outstanding, self._inbound, self._clock, on_noise)
         self._tracer = Tracer()
         self._timer = trio.CancelScope()
-        self._answers = trio.lowlevel.ParkingLot()
         self._state = "new"
-        self._late = 0
-        self._given_up: dict[RequestId, Fate] = {}
-        self._heard_at = 0.0
 
     @property
     def closed(self) -> bool:
@@ -118,12 +106,12 @@ class StdioDispatcher(Dispatcher[TransportContext]):
     @property
     def dropped(self) -> int:
         """How many messages found nobody: late and unknown answers, and in a flood those either way."""
-        return self._late + self._inbound.dropped + self._outbox.dropped
+        return self._hearing.late + self._inbound.dropped + self._outbox.dropped
 
     @property
     def heard_at(self) -> float:
         """When the peer said anything last, by Trio's clock; 0 before it has."""
-        return self._heard_at
+        return self._hearing.heard_at
 
     def standing_still(self) -> AbstractContextManager[None]:
         """Let the limits of all requests stand still, while somebody is asked on whom the peer may depend."""
@@ -156,11 +144,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             raise RuntimeError("StdioDispatcher.send_raw_request called before run()")
         options: RequestOptions = opts or {}  # type: ignore[assignment]  # the SDK's own callers give its own options
         on_progress = options.get("on_progress")
-        wire_id = options.get("request_id")
-        if wire_id is None:
-            wire_id = self._outstanding.mint()
-        elif as_request_id(wire_id) is None:
-            raise ValueError(f"{wire_id!r} is no request id")
+        wire_id = self._outstanding.id_for(options.get("request_id"))
         caller = _Caller()
         slot = Slot(correlation_key(wire_id), caller.wake, progress=None if on_progress is None else [])
         fate = options.get("fate") or Fate()
@@ -174,7 +158,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                 self._arm(slot, options.get("timeout"), options.get("hard_timeout"))
                 try:
                     await self._send(frame, slot)
-                    while slot.outcome is not _TIMED_OUT and slot.outcome is not _CLOSED:
+                    while slot.outcome is not TIMED_OUT and slot.outcome is not CLOSED:
                         if slot.progress and on_progress is not None:
                             await tell_progress(on_progress, slot)
                         elif slot.settled:
@@ -182,29 +166,12 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                         else:
                             await caller.park()
                 finally:
-                    if not slot.settled or slot.outcome is _TIMED_OUT:
-                        self._abandon(frame, wire_id, fate, options.get("cancel_on_abandon", True))
+                    if not slot.settled or slot.outcome is TIMED_OUT:
+                        self._abandon(frame, slot, wire_id, fate, options.get("cancel_on_abandon", True))
                 trace.outcome(slot.outcome)
         finally:
             self._outstanding.remove(slot)
-        return self._result(method, slot, fate)
-
-    def _result(self, method: str, slot: Slot, fate: Fate) -> dict[str, Any]:
-        outcome = slot.outcome
-        if outcome is _CLOSED:
-            raise ConnectionClosed
-        if outcome is _TIMED_OUT:
-            fate.expired = slot.expired
-            fate.silence = trio.current_time() - self._heard_at if self._heard_at else None
-            if slot.last_heard is not None:
-                at, progress, total, message = slot.last_heard
-                fate.last_progress = (self._clock.now() - at, progress, total, message)
-            raise MCPError(code=REQUEST_TIMEOUT, message=f"Request {method!r} timed out")
-        fate.state = FateState.ANSWERED
-        if isinstance(outcome, MCPError):
-            raise outcome
-        result: dict[str, Any] = outcome
-        return result
+        return self._hearing.result(method, slot, fate)
 
     async def _send(self, frame: Frame, slot: Slot) -> None:
         # Past this point the request counts as issued, unless it can still be taken out of the outbox.
@@ -215,14 +182,12 @@ class StdioDispatcher(Dispatcher[TransportContext]):
             # Where others are on their way too, more of them are likely to follow in this moment.
             self._outbox.post(frame, alone=len(self._outstanding) == 1)
 
-    def _abandon(self, frame: Frame, wire_id: RequestId, fate: Fate, tell: bool) -> None:
+    def _abandon(self, frame: Frame, slot: Slot, wire_id: RequestId, fate: Fate, tell: bool) -> None:
         """Nobody waits any more: take the request out of the outbox if it still stands there, else tell the peer."""
         frame.withdrawn = True
         if not frame.begun or self._state != "running":
             return
-        if len(self._given_up) >= _GIVEN_UP_KEPT:
-            del self._given_up[next(iter(self._given_up))]
-        self._given_up[correlation_key(wire_id)] = fate
+        self._hearing.gave_up(slot, fate)
         if tell:
             self._post(wire.encode_notification("notifications/cancelled", {"requestId": wire_id}))
 
@@ -240,10 +205,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
     def _arm(self, slot: Slot, timeout: float | None, hard_timeout: float | None) -> None:
         if timeout is None and hard_timeout is None:
             return
-        now = self._clock.now()
-        slot.idle = timeout
-        slot.hard_deadline = math.inf if hard_timeout is None else now + hard_timeout
-        slot.deadline = min(slot.hard_deadline, math.inf if timeout is None else now + timeout)
+        slot.arm(self._clock.now(), timeout, hard_timeout)
         deadline = self._clock.when(slot.deadline)
         if deadline < self._timer.deadline:
             self._timer.deadline = deadline
@@ -262,7 +224,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                 if slot.deadline <= now:
                     # One that is answered already has somebody listening to its progress, for too long.
                     slot.deadline = math.inf
-                    if slot.give_up(_TIMED_OUT):
+                    if slot.give_up(TIMED_OUT):
                         slot.expired = "hard" if slot.hard_deadline <= now else "idle"
             self._outbox.wake_waiting()
             self._timer = trio.CancelScope()
@@ -291,20 +253,17 @@ class StdioDispatcher(Dispatcher[TransportContext]):
                 nursery.start_soon(self._expire)
                 nursery.start_soon(self._inbound.deliver, on_notify)
                 nursery.start_soon(self._leave_when_unheard, nursery.cancel_scope)
+                self._hearing.begin(nursery, on_request, on_notify_intercept)
                 self._state = "running"
                 task_status.started()
-
-                def take(message: Envelope, size: int) -> None:
-                    self._take(message, size, nursery, on_request, on_notify_intercept)
-
                 try:
                     while chunk := await self._link.receive():
-                        self._heard_at = trio.current_time()
+                        self._hearing.heard()
                         for line in self._lines.feed(chunk):
-                            self._take_line(line, take)
+                            self._hearing.take(line, None)
                         await self._inbound.let_deliver()
                     for line in self._lines.finish():
-                        self._take_line(line, take, whole=False)
+                        self._hearing.take(line, None, whole=False)
                 finally:
                     # The callers are woken before the handlers are cancelled and waited for, whatever the way out.
                     self._close()
@@ -318,7 +277,7 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         await self._outbox.broken.wait()
         with trio.move_on_after(_LAST_ANSWERS_SECONDS):
             while any(slot.issued and not slot.settled for slot in self._outstanding):
-                await self._answers.park()
+                await self._hearing.answers.park()
         self._close()
         connection.cancel()
 
@@ -327,86 +286,5 @@ class StdioDispatcher(Dispatcher[TransportContext]):
         self._state = "closed"
         # The task that writes may be on its way to do so, while those who wait are told what has become of theirs.
         self._outbox.withdraw_requests()
-        self._outstanding.settle_all(_CLOSED)
+        self._outstanding.settle_all(CLOSED)
         self._outbox.wake_waiting()
-
-    def _take_line(
-        self, line: bytes | bytearray | Noise, take: Callable[[Envelope, int], None], *, whole: bool = True
-    ) -> None:
-        try:
-            if isinstance(line, Noise):
-                self._take_noise(line, whole)
-                return
-            message = wire.decode(line)
-            if isinstance(message, Envelope):
-                take(message, len(line))
-            elif isinstance(message, Noise):
-                self._take_noise(message, whole)
-            else:
-                for item in message or ():
-                    take(item, len(line))
-        except Exception:  # a message that trips us must cost itself, never the connection
-            logger.exception("a message could not be handled")
-
-    def _take(
-        self,
-        message: Envelope,
-        size: int,
-        nursery: trio.Nursery,
-        on_request: OnRequest,
-        on_notify_intercept: OnNotifyIntercept | None,
-    ) -> None:
-        method = message.method
-        if not isinstance(method, str):
-            self._take_answer(message)
-            return
-        params = message.params if isinstance(message.params, dict) else None
-        request_id = as_request_id(message.id)
-        if request_id is not None:
-            self._inbound.take_request(nursery, on_request, request_id, method, params)
-            return
-        if method == "notifications/progress":
-            self._take_progress(params or {})
-        elif method == "notifications/cancelled":
-            self._inbound.cancel((params or {}).get("requestId"))
-        if not run_notify_intercept(on_notify_intercept, method, params):
-            self._inbound.take_notification(method, params, size)
-
-    def _take_answer(self, message: Envelope) -> None:
-        slot = self._outstanding.find(message.id)
-        if slot is None and message.id in (None, wire.UNSET) and message.error:
-            # An error that could not say what it is about: with one request on its way it can only be that one.
-            slot = self._outstanding.only()
-        if slot is None or not slot.settle(outcome_of(message)):
-            self._take_late(message.id)
-        if self._answers:
-            self._answers.unpark_all()
-
-    def _take_late(self, answered: object) -> None:
-        """An answer that nobody waits for: what it was asked for is over now, if we know of it."""
-        self._late += 1
-        wire_id = as_request_id(answered)
-        fate = None if wire_id is None else self._given_up.pop(correlation_key(wire_id), None)
-        if fate is not None:
-            fate.state = FateState.ANSWERED
-            if fate.on_late_answer is not None:
-                fate.on_late_answer()
-
-    def _take_progress(self, params: Mapping[str, Any]) -> None:
-        slot = self._outstanding.find(params.get("progressToken"))
-        progress, message = as_number(params.get("progress")), params.get("message")
-        if slot is None or progress is None:
-            return
-        total = as_number(params.get("total"))
-        slot.heard(progress, total, message if isinstance(message, str) else None, self._clock.now())
-
-    def _take_noise(self, noise: Noise, whole: bool) -> None:
-        # What was cut off by the end of the connection is no answer, but the loss of one.
-        slot = self._outstanding.find(noise.id) if whole else None
-        if slot is not None:
-            slot.settle(MCPError(code=INTERNAL_ERROR, message=f"the server's answer was {noise.reason}"))
-            self._answers.unpark_all()
-        elif noise.id is not None:
-            self._take_late(noise.id)
-        if self._on_noise is not None:
-            self._on_noise(noise)

@@ -314,6 +314,13 @@ class Slot:
             self.interrupt()
         return settled
 
+    def arm(self, now: float, timeout: float | None, hard_timeout: float | None) -> None:
+        """Set its limits, in seconds from now."""
+        self.idle = timeout
+        if hard_timeout is not None:
+            self.hard_deadline = now + hard_timeout
+        self.deadline = self.hard_deadline if timeout is None else min(self.hard_deadline, now + timeout)
+
     def restart(self, now: float) -> None:
         """Something has moved: the limit that moves with it begins again."""
         if self.idle is not None:
@@ -357,6 +364,18 @@ class Outstanding:
         while self._next in self._slots:
             self._next += 1
         return self._next
+
+    def id_for(self, given: RequestId | None) -> RequestId:
+        """The id of a new request: the one that its sender wants, or a new one.
+
+        Raises:
+            ValueError: What is wanted is no id.
+        """
+        if given is None:
+            return self.mint()
+        if as_request_id(given) is None:
+            raise ValueError(f"{given!r} is no request id")
+        return given
 
     def add(self, slot: Slot) -> None:
         """Enter a request.

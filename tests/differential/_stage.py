@@ -163,7 +163,7 @@ class Handlers:
 
 # The play.
 
-_logger: Final = logging.getLogger("openprogram_mcp.transports.stdio")
+_logger: Final = logging.getLogger("openprogram_mcp.transports._hearing")
 
 
 class _Faults(logging.Handler):

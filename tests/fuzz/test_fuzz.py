@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from openprogram_mcp.transports import stdio, wire
+from openprogram_mcp.transports import _hearing, wire
 from openprogram_mcp.transports._inbound import Inbound
 from openprogram_mcp.transports.wire import LineBuffer, Noise, Outstanding, Slot
 
@@ -88,7 +88,7 @@ def _reads_a_number_as_another(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _trips_over_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stdio, "as_number", float)
+    monkeypatch.setattr(_hearing, "as_number", float)
 
 
 def _forgets_to_tell_a_call(monkeypatch: pytest.MonkeyPatch) -> None:
