@@ -17,7 +17,7 @@ from openprogram_mcp.adapter import AgentToolResult, RemoteTool
 from openprogram_mcp.client import Call, MCPClient, StartGate
 from openprogram_mcp.events import Event, EventBus, StatusChanged
 
-__all__ = ["Living", "events_of", "living", "managed", "until"]
+__all__ = ["Living", "events_of", "living", "managed", "started", "until"]
 
 managed: Callable[..., AbstractAsyncContextManager[MCPManager]] = partial(open_manager, raise_internal=True)
 """A manager that lets a fault of ours out."""
@@ -26,6 +26,12 @@ managed: Callable[..., AbstractAsyncContextManager[MCPManager]] = partial(open_m
 def events_of(bus: EventBus, *kinds: type[Event]) -> list[Any]:
     """All events so far, of these kinds only where there are any."""
     return [record.event for record in bus.since(0)[0] if not kinds or isinstance(record.event, kinds)]
+
+
+async def started(manager: MCPManager) -> None:
+    """Wait until every server has had its first verdict."""
+    with trio.fail_after(20):
+        await manager.started.wait()
 
 
 async def until(

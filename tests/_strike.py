@@ -17,7 +17,16 @@ from typing import Any
 import trio
 from attrs import define
 
-__all__ = ["Strike", "descriptors", "run_cancelled_at", "run_interrupted_at", "strike_every_step"]
+from openprogram_mcp import MCPManager, open_manager
+
+__all__ = [
+    "Strike",
+    "descriptors",
+    "run_cancelled_at",
+    "run_interrupted_at",
+    "strike_a_running_manager",
+    "strike_every_step",
+]
 
 _MAX_STEPS = 20_000
 
@@ -103,3 +112,53 @@ def run_interrupted_at(at: int, main: Callable[[], Awaitable[None]]) -> bool:
         # In a group where it fell into a nursery, as Trio has it.
         assert strike.fired
     return strike.fired
+
+
+def strike_a_running_manager(
+    entry: Any,
+    piece: Callable[[MCPManager], Awaitable[object]],
+    after: Callable[[MCPManager], Awaitable[None]],
+    *,
+    at_least: int,
+) -> int:
+    """Strike at every step of a piece of work, on one manager that goes on living.
+
+    Args:
+        entry: The configuration of its one server, ``f``.
+        piece: The work.
+        after: Checks what must hold after each strike.
+        at_least: So many steps there are; fewer mean that the work does not do what it is there for.
+
+    Returns:
+        How many steps were struck.
+    """
+    steps = 0
+
+    class Relay(trio.abc.Instrument):
+        strike: Strike | None = None
+
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            if self.strike is not None:
+                self.strike.after_task_step(task)
+
+    relay = Relay()
+
+    async def main() -> None:
+        nonlocal steps
+        async with open_manager({"f": entry}, raise_internal=True) as manager:
+            await manager.started.wait()
+            while True:
+                scope = trio.CancelScope()
+                relay.strike = strike = Strike(steps, scope.cancel)
+                strike.arm()
+                with scope:
+                    await piece(manager)
+                relay.strike = None
+                await after(manager)
+                if not strike.fired:
+                    break
+                steps += 1
+
+    trio.run(main, instruments=[relay])
+    assert steps >= at_least, f"only {steps} steps were struck"
+    return steps

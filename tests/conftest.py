@@ -65,6 +65,13 @@ def state_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return path
 
 
+@pytest.fixture
+def file(state_dir: Path) -> Path:
+    """The configuration file, which is not there yet, in a state directory that is."""
+    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return state_dir / "mcp_servers.json"
+
+
 @pytest.fixture(scope="session")
 def npm_servers() -> None:
     """The servers of npm, installed. ``tests.servers.argv`` gives their command lines."""

@@ -5,7 +5,7 @@ Every test strikes step after step of what it names, with a real process, and sa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -16,7 +16,13 @@ from openprogram_mcp.manager import MCPManager
 from openprogram_mcp.status import ServerState
 from openprogram_mcp.testing import FakeServer, do
 
-from ._strike import Strike, descriptors, run_cancelled_at, run_interrupted_at, strike_every_step
+from ._strike import (
+    descriptors,
+    run_cancelled_at,
+    run_interrupted_at,
+    strike_a_running_manager,
+    strike_every_step,
+)
 
 Report = Callable[[str, object], None]
 
@@ -84,46 +90,6 @@ def test_ctrl_c_may_fall_at_any_step_of_a_whole_life_and_nothing_is_left(stride:
     record_property("steps", strike_every_step(run, at_least=60, stride=stride))
 
 
-def _on_a_running_manager(
-    fake: FakeServer,
-    piece: Callable[[MCPManager], Awaitable[object]],
-    after: Callable[[MCPManager], Awaitable[None]],
-    *,
-    at_least: int,
-) -> int:
-    """Strike at every step of a piece of work, on one manager that goes on living."""
-    steps = 0
-
-    class Relay(trio.abc.Instrument):
-        strike: Strike | None = None
-
-        def after_task_step(self, task: trio.lowlevel.Task) -> None:
-            if self.strike is not None:
-                self.strike.after_task_step(task)
-
-    relay = Relay()
-
-    async def main() -> None:
-        nonlocal steps
-        async with open_manager({"f": fake.config()}, raise_internal=True) as manager:
-            await manager.started.wait()
-            while True:
-                scope = trio.CancelScope()
-                relay.strike = strike = Strike(steps, scope.cancel)
-                strike.arm()
-                with scope:
-                    await piece(manager)
-                relay.strike = None
-                await after(manager)
-                if not strike.fired:
-                    break
-                steps += 1
-
-    trio.run(main, instruments=[relay])
-    assert steps >= at_least, f"only {steps} steps were struck"
-    return steps
-
-
 async def _works(manager: MCPManager) -> None:
     with trio.fail_after(10):
         await manager.wait_settled("f")
@@ -138,7 +104,8 @@ def test_a_call_can_be_cancelled_at_any_step_and_the_next_one_works(record_prope
     async def piece(manager: MCPManager) -> None:
         await manager.call_tool("f__count", {})
 
-    record_property("steps", _on_a_running_manager(_fake(), piece, _works, at_least=2))
+    fake = _fake()
+    record_property("steps", strike_a_running_manager(fake.config(), piece, _works, at_least=2))
 
 
 def test_calls_side_by_side_can_be_cancelled_at_any_step_and_the_next_one_works(record_property: Report) -> None:
@@ -147,7 +114,8 @@ def test_calls_side_by_side_can_be_cancelled_at_any_step_and_the_next_one_works(
             for number in range(4):
                 nursery.start_soon(manager.call_tool, "f__count" if number % 2 else "f__echo", {})
 
-    record_property("steps", _on_a_running_manager(_fake(), piece, _works, at_least=10))
+    fake = _fake()
+    record_property("steps", strike_a_running_manager(fake.config(), piece, _works, at_least=10))
 
 
 def test_a_restart_can_be_cancelled_at_any_step_and_the_server_comes_back(record_property: Report) -> None:
@@ -160,7 +128,7 @@ def test_a_restart_can_be_cancelled_at_any_step_and_the_server_comes_back(record
         await _works(manager)
         assert len(fake.alive()) == 1
 
-    record_property("steps", _on_a_running_manager(fake, piece, after, at_least=10))
+    record_property("steps", strike_a_running_manager(fake.config(), piece, after, at_least=10))
 
 
 def test_adding_a_server_can_be_cancelled_at_any_step_and_leaves_all_or_nothing(record_property: Report) -> None:
@@ -177,4 +145,4 @@ def test_adding_a_server_can_be_cancelled_at_any_step_and_leaves_all_or_nothing(
         assert other.alive() == []
         assert all(not name.startswith("other__") for name in manager.registry.names())
 
-    record_property("steps", _on_a_running_manager(fake, piece, after, at_least=10))
+    record_property("steps", strike_a_running_manager(fake.config(), piece, after, at_least=10))

@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterator
 import pytest
 import trio
 
-from openprogram_mcp import open_manager
+from openprogram_mcp import MCPManager, open_manager
 from openprogram_mcp.client._connection import protocol
 from openprogram_mcp.status import ServerState
 
-from ._strike import Strike, descriptors, run_cancelled_at, run_interrupted_at, strike_every_step
+from ._strike import (
+    descriptors,
+    run_cancelled_at,
+    run_interrupted_at,
+    strike_a_running_manager,
+    strike_every_step,
+)
 
 Report = Callable[[str, object], None]
 
@@ -83,38 +89,15 @@ def test_a_whole_life_can_be_ended_at_any_step_and_nothing_is_left(
 
 
 def test_a_call_can_be_cancelled_at_any_step_and_the_next_one_works(url: str, record_property: Report) -> None:
-    steps = 0
+    async def piece(manager: MCPManager) -> None:
+        await manager.call_tool("f__count", {})
 
-    class Relay(trio.abc.Instrument):
-        strike: Strike | None = None
+    async def after(manager: MCPManager) -> None:
+        with trio.fail_after(10):
+            assert manager.server("f").status is ServerState.CONNECTED
+            assert not (await manager.call_tool("f__echo", {"text": "after"})).is_error
+        row = manager.server("f")
+        assert (row.in_flight, row.queued) == (0, 0)
 
-        def after_task_step(self, task: trio.lowlevel.Task) -> None:
-            if self.strike is not None:
-                self.strike.after_task_step(task)
-
-    relay = Relay()
-
-    async def main() -> None:
-        nonlocal steps
-        entry = {"url": url, "type": "sse" if url.endswith("/sse") else "http"}
-        async with open_manager({"f": entry}, raise_internal=True) as manager:
-            await manager.started.wait()
-            while True:
-                scope = trio.CancelScope()
-                relay.strike = strike = Strike(steps, scope.cancel)
-                strike.arm()
-                with scope:
-                    await manager.call_tool("f__count", {})
-                relay.strike = None
-                with trio.fail_after(10):
-                    assert manager.server("f").status is ServerState.CONNECTED
-                    assert not (await manager.call_tool("f__echo", {"text": "after"})).is_error
-                row = manager.server("f")
-                assert (row.in_flight, row.queued) == (0, 0)
-                if not strike.fired:
-                    break
-                steps += 1
-
-    trio.run(main, instruments=[relay])
-    record_property("steps", steps)
-    assert steps >= 4, f"only {steps} steps were struck"
+    entry = {"url": url, "type": "sse" if url.endswith("/sse") else "http"}
+    record_property("steps", strike_a_running_manager(entry, piece, after, at_least=4))

@@ -14,6 +14,7 @@ import pytest
 from openprogram_mcp.cli import main
 from openprogram_mcp.testing import FakeServer, do
 
+from ._terminal import said_until_its_end
 from ._worker_process import command, write_servers
 
 
@@ -178,17 +179,8 @@ def in_terminal(*argv: str) -> str:
     if pid == 0:
         os.environ |= {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "30"}
         os.execv(sys.executable, [sys.executable, "-m", "openprogram_mcp", *argv])  # noqa: S606 - a shell is what this is to do without
-    said = b""
-    while True:
-        try:
-            data = os.read(terminal, 65536)
-        except OSError:  # how a terminal tells that nobody is left
-            break
-        if not data:
-            break
-        said += data
-    os.close(terminal)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    code, said = said_until_its_end(pid, terminal)
+    assert code == 0
     return said.decode()
 
 

@@ -18,6 +18,7 @@ from openprogram_mcp.cli._editor import applied, changes
 from openprogram_mcp.config import MCPServerConfig
 from openprogram_mcp.errors import ConfigError
 
+from ._terminal import said_until_its_end
 from ._worker_process import worker, write_servers
 
 # An editor that plays a list of programs, one at each time it is opened; each sees and makes ``text``.
@@ -51,19 +52,14 @@ class Desk:
         if pid == 0:
             os.environ["VISUAL"] = f"{sys.executable} {self.folder / 'editor.py'} {self.folder}"
             os.execv(sys.executable, [sys.executable, "-m", "openprogram_mcp", "edit", name])  # noqa: S606 - a shell is what this is to do without
-        waiting, said = list(answers), b""
-        while True:
-            try:
-                data = os.read(terminal, 65536)
-            except OSError:  # how a terminal tells that nobody is left
-                break
-            if not data:
-                break
-            said += data
+        waiting = list(answers)
+
+        def reply(said: bytes) -> None:
             if waiting and said.count(b"[Y/n]") == len(answers) - len(waiting) + 1:
                 os.write(terminal, f"{waiting.pop(0)}\n".encode())
-        os.close(terminal)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode()
+
+        code, said = said_until_its_end(pid, terminal, reply)
+        return code, said.decode()
 
     def shown(self, number: int) -> str:
         return (self.folder / f"shown-{number}").read_text()

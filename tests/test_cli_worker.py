@@ -20,6 +20,7 @@ import pytest
 
 from openprogram_mcp.testing import FakeServer, do
 
+from ._terminal import said_until_its_end
 from ._worker_process import WorkerProcess, command, descendants, until, worker, write_servers
 
 
@@ -442,14 +443,5 @@ def _in_terminal(argv: list[str], server: FakeServer) -> tuple[int, str]:
         os.execv(argv[0], argv)  # noqa: S606 - a shell is what this is to do without
     until(lambda: server.calls("hang"), "a call")
     os.write(terminal, b"\x03")
-    said = b""
-    while True:
-        try:
-            data = os.read(terminal, 65536)
-        except OSError:  # how a terminal tells that nobody is left
-            break
-        if not data:
-            break
-        said += data
-    os.close(terminal)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), said.decode(errors="replace")
+    code, said = said_until_its_end(pid, terminal)
+    return code, said.decode(errors="replace")

@@ -26,15 +26,9 @@ from openprogram_mcp.errors import (
 from openprogram_mcp.events import ConfigChanged, StatusChanged, ToolCallEnded, ToolsChanged
 from openprogram_mcp.manager import _file
 from openprogram_mcp.testing import FakeServer, do
-from tests._living import events_of, living, managed, until
+from tests._living import events_of, living, managed, started, until
 
 _S = ServerState
-
-
-@pytest.fixture
-def file(state_dir: Path) -> Path:
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return state_dir / "mcp_servers.json"
 
 
 def write(file: Path, servers: Mapping[str, Any]) -> None:
@@ -58,11 +52,6 @@ def entry(file: Path, name: str) -> Any:
 
 def config(fake: FakeServer, name: str = "a", **more: Any) -> MCPServerConfig:
     return fake.server_config(name, **more)
-
-
-async def started(manager: MCPManager) -> None:
-    with trio.fail_after(20):
-        await manager.started.wait()
 
 
 def states(manager: MCPManager) -> list[str]:

@@ -32,15 +32,9 @@ from openprogram_mcp.manager import _file
 from openprogram_mcp.manager._file import ConfigFile
 from openprogram_mcp.testing import FakeServer, do
 from openprogram_mcp.transports._ownership import Instance
-from tests._living import events_of, managed, until
+from tests._living import events_of, managed, started, until
 
 _S = ServerState
-
-
-@pytest.fixture
-def file(state_dir: Path) -> Path:
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return state_dir / "mcp_servers.json"
 
 
 def write(file: Path, servers: Mapping[str, Any], **settings: Any) -> None:
@@ -64,11 +58,6 @@ def entries(file: Path) -> dict[str, Any]:
 def hung(**options: Any) -> FakeServer:
     """A server that never answers ``initialize``."""
     return FakeServer(era="legacy", **options).on("initialize")
-
-
-async def started(manager: MCPManager) -> None:
-    with trio.fail_after(20):
-        await manager.started.wait()
 
 
 async def until_gone(manager: MCPManager, name: str) -> None:

@@ -22,14 +22,9 @@ from openprogram_mcp.errors import (
 )
 from openprogram_mcp.events import ToolCallEnded, ToolCallProgress, ToolCallStarted
 from openprogram_mcp.testing import FakeServer, Step, do
-from tests._living import events_of, managed, until
+from tests._living import events_of, managed, started, until
 
 _S = ServerState
-
-
-async def started(manager: MCPManager) -> None:
-    with trio.fail_after(20):
-        await manager.started.wait()
 
 
 def slow(**options: Any) -> FakeServer:

@@ -15,15 +15,9 @@ from openprogram_mcp import MCPManager, ServerState
 from openprogram_mcp.events import ConfigChanged
 from openprogram_mcp.manager._watching import watch_file
 from openprogram_mcp.testing import FakeServer, do
-from tests._living import events_of, managed, until
+from tests._living import events_of, managed, started, until
 
 _S = ServerState
-
-
-@pytest.fixture
-def file(state_dir: Path) -> Path:
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return state_dir / "mcp_servers.json"
 
 
 def write(file: Path, servers: Mapping[str, Any]) -> None:
@@ -39,11 +33,6 @@ def write_text(file: Path, text: str) -> None:
 
 def _is_broken(manager: MCPManager) -> bool:
     return manager.config_problem is not None
-
-
-async def started(manager: MCPManager) -> None:
-    with trio.fail_after(20):
-        await manager.started.wait()
 
 
 async def news(manager: MCPManager, count: int = 1) -> list[Any]:

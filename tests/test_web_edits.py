@@ -162,12 +162,6 @@ async def test_the_document_describes_every_field_of_a_configuration() -> None:
 # Real servers and a real file.
 
 
-@pytest.fixture
-def file(state_dir: Path) -> Path:
-    state_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return state_dir / "mcp_servers.json"
-
-
 def write(file: Path, servers: Mapping[str, Any], **settings: Any) -> None:
     file.write_text(json.dumps({"servers": servers, **settings}))
 

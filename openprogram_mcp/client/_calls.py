@@ -24,6 +24,7 @@ from ..events import EventBus, ToolCallEnded, ToolCallProgress, ToolCallStarted,
 from ..status import LastCall
 from ._budgets import Limits, Patience
 from ._connection import Connection, protocol
+from ._failures import would_wait_for_itself
 from ._hidden import Hidden
 from ._lingering import Lingering
 from ._turns import Turns
@@ -244,11 +245,7 @@ class CallDesk:
     async def _turn(self, call: Call, ticket: int, limits: Limits, *, alone: bool) -> Connection:
         """Wait for a turn."""
         if self.turns.serves(protocol().serving_request.get()):
-            raise NotConnected(
-                f"{call.label} was called while a request of its own server is served, and would wait for itself",
-                remedy="Answer the server's request first, or allow more with 'serialize' and 'max_concurrency'.",
-                server=self.config.name,
-            )
+            raise would_wait_for_itself(self.config.name, f"{call.label} was called")
         self._hasten()
         patience = limits.patience
         self._patient.add(patience)

@@ -77,6 +77,20 @@ def not_connected(row: ServerStatus, going: ServerState, *, leaving: bool) -> No
     return NotConnected(f"server {row.name!r} is {why}", remedy=remedy, server=row.name)
 
 
+def would_wait_for_itself(server: str, what: str) -> NotConnected:
+    """Why something cannot wait for its turn: the turn it waits for would be given back after it alone.
+
+    Args:
+        server: The server's name.
+        what: What was begun, as the beginning of a sentence.
+    """
+    return NotConnected(
+        f"{what} while a request of its own server is served, and would wait for itself",
+        remedy="Answer the server's request first, or allow more with 'serialize' and 'max_concurrency'.",
+        server=server,
+    )
+
+
 def first_of(failures: BaseExceptionGroup[ServerFailed]) -> ServerFailed:
     """The first failure in a group of them."""
     for failure in failures.exceptions:

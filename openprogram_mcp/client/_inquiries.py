@@ -15,8 +15,9 @@ from attrs import define
 
 from ..adapter import limit_texts
 from ..config import MCPServerConfig
-from ..errors import NotConnected, ServerFailed, ServerGone, TimedOut
+from ..errors import ServerFailed, ServerGone, TimedOut
 from ._connection import Connection, protocol
+from ._failures import would_wait_for_itself
 from ._hidden import Hidden
 from ._turns import Turns
 
@@ -58,11 +59,7 @@ class Inquiries:
         connection = self._turns.acquire_nowait(alone=alone)
         if connection is None:
             if self._turns.serves(protocol().serving_request.get()):
-                raise NotConnected(
-                    f"{method} was asked while a request of its own server is served, and would wait for itself",
-                    remedy="Answer the server's request first, or allow more with 'serialize' and 'max_concurrency'.",
-                    server=self._config().name,
-                )
+                raise would_wait_for_itself(self._config().name, f"{method} was asked")
             self._hasten()
             seconds = self._config().call_seconds
             with trio.move_on_after(seconds):

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import trio
 from litestar import Request
 from litestar.openapi.datastructures import ResponseSpec
+from litestar.params import Parameter
 from litestar.response import Response
 
 from ..errors import OpenProgramMCPError, ReadOnly
@@ -16,12 +17,15 @@ from ._problems import PROBLEM_MEDIA_TYPE
 from ._schemas import Problem
 from ._sse import cancel_when_closed
 
-__all__ = ["OPEN", "answer", "problems", "refuse_when", "while_open"]
+__all__ = ["OPEN", "ServerName", "answer", "problems", "refuse_when", "while_open"]
 
 T = TypeVar("T")
 
 OPEN: list[dict[str, list[str]]] = [{}]
 """The security of a route that is answered without a token: nothing is enough."""
+
+ServerName = Annotated[str, Parameter(description="The server's name, percent-encoded.")]
+"""The server that a route is about."""
 
 _DESCRIPTIONS = {
     400: "The body, or what stands in the address, cannot be read",

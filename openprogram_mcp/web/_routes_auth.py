@@ -10,13 +10,12 @@ from litestar.params import Body, Parameter
 from litestar.response import Response
 
 from ..errors import UsageError
-from ._answers import answer, problems, refuse_when
+from ._answers import ServerName, answer, problems, refuse_when
 from ._schemas import AuthAnswer, PendingAuth, ServerRow
 from .app import API
 
 __all__ = ["routes"]
 
-ServerName = Annotated[str, Parameter(description="The server's name, percent-encoded.")]
 Wait = Annotated[bool, Parameter(description="Only wait for the sign-in that is under way; begin none.")]
 # The framework keeps the name of "state" for itself.
 State = Annotated[str, Parameter(description="The state of the sign-in, as its start gave it.")]

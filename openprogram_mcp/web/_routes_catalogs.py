@@ -14,7 +14,7 @@ from litestar.handlers import HTTPRouteHandler
 from litestar.params import Body, Parameter
 from litestar.response import Response
 
-from ._answers import answer, problems, while_open
+from ._answers import ServerName, answer, problems, while_open
 from ._schemas import (
     Completion,
     CompletionRequest,
@@ -28,7 +28,6 @@ from .app import API
 
 __all__ = ["routes"]
 
-ServerName = Annotated[str, Parameter(description="The server's name, percent-encoded.")]
 _FAILURES = (400, 404, 408, 413, 422, 502, 503, 504)
 _PARTS_BEFORE_PROMPT = len(["", "api", "mcp", "servers", "name", "prompts"])
 _NO_ARGUMENTS = PromptRequest()

@@ -16,13 +16,12 @@ from ..config import MCPServerConfig
 from ..errors import ConfigError, InvalidArguments
 from ..status import ServerStatus
 from . import views
-from ._answers import answer, problems, refuse_when, while_open
+from ._answers import ServerName, answer, problems, refuse_when, while_open
 from ._schemas import RootList, ServerRow
 from .app import API
 
 __all__ = ["routes"]
 
-ServerName = Annotated[str, Parameter(description="The server's name, percent-encoded.")]
 Force = Annotated[bool, Parameter(description="Save it though it does not come up.")]
 IfMatch = Annotated[
     str | None,

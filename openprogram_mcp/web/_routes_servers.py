@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Annotated, Any
+from typing import Any
 
 from litestar import get, post
 from litestar.handlers import HTTPRouteHandler
-from litestar.params import Parameter
 from litestar.response import Response
 
 from ..status import ServerStatus
 from . import views
-from ._answers import OPEN, answer, problems, refuse_when
+from ._answers import OPEN, ServerName, answer, problems, refuse_when
 from ._schemas import ConfigLocation, Health, ServerDetail, ServerList, ServerRow, ShortServer
 from .app import API, openapi_document
 
 __all__ = ["routes"]
-
-ServerName = Annotated[str, Parameter(description="The server's name, percent-encoded.")]
 
 
 def routes(api: API) -> list[HTTPRouteHandler]:

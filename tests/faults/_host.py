@@ -10,9 +10,21 @@ import trio
 
 from openprogram_mcp import open_manager
 from openprogram_mcp.manager import MCPManager
-from openprogram_mcp.testing import FakeHttpServer, FakeServer
+from openprogram_mcp.testing import FakeHttpServer, FakeServer, do
 
-__all__ = ["hosting", "well_behaved"]
+__all__ = ["ODD_PROGRESS", "hosting", "well_behaved"]
+
+ODD_PROGRESS = (
+    do.progress(2.5, total=0),
+    do.progress(1, message="backwards"),
+    do.progress(3, token="nope"),
+    do.progress(4, token=9999),
+    do.progress("many"),
+    do.notify("notifications/progress", {"progress": 5}),
+    do.notify("notifications/progress"),
+    do.progress(3.5),
+)
+"""Of all these only two are progress of the call: the first and the last."""
 
 
 def well_behaved() -> FakeServer:

@@ -15,7 +15,7 @@ from openprogram_mcp.events import StatusChanged, ToolCallProgress
 from openprogram_mcp.testing import FakeServer, do
 from tests._living import events_of, managed, until
 from tests._strike import descriptors
-from tests.faults._host import hosting
+from tests.faults._host import ODD_PROGRESS, hosting
 
 _S = ServerState
 ERAS = pytest.mark.parametrize("era", ["legacy", "modern"])
@@ -148,14 +148,7 @@ async def test_time_05_progress_keeps_a_call_alive_though_nobody_listens_to_it()
 async def test_time_05_odd_progress_is_dropped_and_costs_nothing() -> None:
     fake = FakeServer(era="legacy").tool(
         "t",
-        do.progress(2.5, total=0),
-        do.progress(1, message="backwards"),
-        do.progress(3, token="nope"),
-        do.progress(4, token=9999),
-        do.progress("many"),
-        do.notify("notifications/progress", {"progress": 5}),
-        do.notify("notifications/progress"),
-        do.progress(3.5),
+        *ODD_PROGRESS,
         do.reply("done"),
         do.progress(9, message="after the answer"),
     )

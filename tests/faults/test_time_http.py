@@ -12,7 +12,7 @@ from openprogram_mcp.errors import ServerGone, TimedOut
 from openprogram_mcp.events import ToolCallProgress
 from openprogram_mcp.testing import FakeHttpServer, do
 from tests._living import events_of
-from tests.faults._host import hosting
+from tests.faults._host import ODD_PROGRESS, hosting
 from tests.faults._remote import AT_ONCE, ERAS, MANNERS, fake_of, remote
 from tests.faults.test_list import EIGHT, tools_changed
 
@@ -97,17 +97,7 @@ async def test_time_05_progress_without_an_end_meets_the_hard_limit_and_the_sess
 
 @_MANNERS
 async def test_time_05_odd_progress_is_dropped_and_costs_nothing(manner: str) -> None:
-    odd = [
-        do.progress(2.5, total=0),
-        do.progress(1, message="backwards"),
-        do.progress(3, token="nope"),
-        do.progress(4, token=9999),
-        do.progress("many"),
-        do.notify("notifications/progress", {"progress": 5}),
-        do.notify("notifications/progress"),
-        do.progress(3.5),
-    ]
-    fake = fake_of(manner).tool("t", *odd, do.reply("done"), do.progress(9, message="after the answer"))
+    fake = fake_of(manner).tool("t", *ODD_PROGRESS, do.reply("done"), do.progress(9, message="after the answer"))
     async with remote(fake) as manager:
         assert (await manager.call_tool("f__t")).text == "done"
         assert (await manager.call_tool("f__t")).text == "done"

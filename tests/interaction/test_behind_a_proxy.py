@@ -18,9 +18,10 @@ from openprogram_mcp import ServerState, ServerStatus
 from openprogram_mcp.manager import MCPManager
 from tests import servers
 from tests._living import until
+from tests._ports import free_port, until_listening
 from tests.faults._host import hosting
 from tests.interaction._load import Load
-from tests.interaction.test_sdk_over_http import free_port, serving, text
+from tests.interaction.test_sdk_over_http import serving, text
 
 _S = ServerState
 _NODE_PROXY = Path(__file__).with_name("_reverse_proxy.js")
@@ -62,15 +63,7 @@ async def proxy(kind: str, behind: int, prefix: str, folder: Path) -> AsyncItera
     async with trio.open_nursery() as nursery:
         quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         await nursery.start(partial(trio.run_process, command, check=False, stdin=b"", **quiet))
-        with trio.fail_after(30):
-            while True:
-                try:
-                    stream = await trio.open_tcp_stream("127.0.0.1", port)
-                except OSError:
-                    await trio.sleep(0.05)  # nobody tells when another program listens
-                    continue
-                await stream.aclose()
-                break
+        await until_listening(port, 30)
         yield port
         nursery.cancel_scope.cancel()
 

@@ -17,9 +17,9 @@ from openprogram_mcp.manager import MCPManager
 from tests import servers
 from tests._living import until
 from tests._middleman import Middleman
+from tests._ports import free_port, until_listening
 from tests.faults._host import hosting
 from tests.interaction._load import Load
-from tests.interaction.test_sdk_over_http import free_port
 
 pytestmark = [pytest.mark.real, pytest.mark.usefixtures("npm_servers")]
 
@@ -38,15 +38,7 @@ async def everything(kind: str, port: int) -> AsyncIterator[trio.Process]:
             trio.run_process, servers.argv("everything", kind), check=False, env=environment, stdin=b"", **quiet
         )
         process: trio.Process = await nursery.start(start)
-        with trio.fail_after(60):
-            while True:
-                try:
-                    stream = await trio.open_tcp_stream("127.0.0.1", port)
-                except OSError:
-                    await trio.sleep(0.05)  # nobody tells when another program listens
-                    continue
-                await stream.aclose()
-                break
+        await until_listening(port, 60)
         yield process
         nursery.cancel_scope.cancel()
 

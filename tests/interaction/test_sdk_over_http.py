@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,17 +14,11 @@ import pytest
 import trio
 
 from openprogram_mcp.manager import MCPManager
+from tests._ports import free_port, until_listening
 from tests.faults._host import hosting
 
 SERVER = Path(__file__).with_name("_sdk_http_server.py")
 KINDS = [("http", "auto"), ("http", "legacy"), ("json", "auto"), ("json", "legacy"), ("sse", "auto")]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @asynccontextmanager
@@ -35,15 +28,7 @@ async def serving(kind: str, port: int) -> AsyncIterator[trio.Process]:
         run = partial(trio.run_process, command, check=False, stderr=subprocess.DEVNULL)
         process: trio.Process = await nursery.start(run)
         try:
-            with trio.fail_after(30):
-                while True:
-                    try:
-                        stream = await trio.open_tcp_stream("127.0.0.1", port)
-                    except OSError:
-                        await trio.sleep(0.05)  # nobody tells when another program listens
-                        continue
-                    await stream.aclose()
-                    break
+            await until_listening(port, 30)
             yield process
         finally:
             nursery.cancel_scope.cancel()
