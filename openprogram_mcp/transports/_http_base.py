@@ -56,7 +56,6 @@ _LAST_ANSWERS_SECONDS: Final = 2.0
 # How long a word that wants no answer may take, and how many of them may be on their way.
 _WORD_SECONDS: Final = 10.0
 _WORDS_AT_ONCE: Final = 256
-_CALLBACK_SECONDS: Final = 1.0
 _REST_SECONDS: Final = 1.0
 _REFUSAL_BYTES: Final = 64 * 1024
 
