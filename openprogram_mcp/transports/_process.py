@@ -62,7 +62,6 @@ class ServerProcess:
         self.exit_code: int | None = None
         self.exit_way: ExitWay | None = None
         # How many of its processes could not be ended: a leak, and 0 unless the system itself holds them.
-        self.left_over = 0
 
     def link(self) -> PipeLink:
         """The pipes to its standard input and output, for the dispatcher."""
@@ -101,7 +100,7 @@ class ServerProcess:
                         await end_container(self._launch.container, launch.env, launch.cwd, self.exit_way)
                     if self.tree is not None:
                         # Those that have left the group, wherever they went.
-                        self.left_over = await self.tree.end(_KILL_WAIT_SECONDS)
+                        await self.tree.end(_KILL_WAIT_SECONDS)
                     # Its descendants are gone, so that whatever it wrote last can be read to the end.
                     await self.stderr_ended(1)
                     nursery.cancel_scope.cancel()
