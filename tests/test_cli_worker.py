@@ -83,6 +83,17 @@ def test_the_demo_is_not_used_where_something_is_configured_even_if_it_cannot_be
         assert running.end(signal.SIGTERM) == 0
 
 
+def test_what_is_added_while_the_demo_is_served_is_there_when_the_worker_comes_back(state_dir: Path) -> None:
+    server = fake()
+    with worker(state_dir, "--demo-if-empty"):
+        added = command("add", "mine", "--", *server.command)
+        assert (added.code, added.err) == (0, "")
+        assert [row["name"] for row in command("list", "--json").json["servers"]] == ["mine", "demo"]
+    with worker(state_dir, "--demo-if-empty"):
+        assert [row["name"] for row in command("list", "--json").json["servers"]] == ["mine"]
+        assert command("call", "mine__echo", "n:=1").code == 0
+
+
 def test_commands_reach_the_worker_and_answer_as_its_api_does(state_dir: Path) -> None:
     server = fake()
     # One that is not tried again: its row is the same whoever asks, and when.

@@ -524,3 +524,57 @@ async def test_an_edit_by_hand_that_has_not_begun_is_forgotten_when_the_file_say
 async def _expect_conflict(client: MCPClient, edited: MCPServerConfig, save: Any) -> None:
     with pytest.raises(RevisionConflict):
         await client.edit(edited, edited, save)
+
+
+# Guests: servers that live here and do not stand in the file, as the worker's demonstration server does.
+
+
+async def test_what_is_added_beside_a_guest_is_saved_and_the_guest_is_not(file: Path) -> None:
+    guest, new, by_hand = FakeServer().tool("t"), FakeServer().tool("t"), FakeServer().tool("t")
+    async with managed(guests=[config(guest, "guest")]) as manager:
+        await started(manager)
+        assert (await manager.add(config(new, "new"))).status is _S.CONNECTED
+        assert list(json.loads(content(file))["servers"]) == ["new"]
+        write(file, {"new": new.config(), "by hand": by_hand.config()})
+        await _arrives(manager, "by hand")
+        assert list(manager.status()) == ["new", "by hand", "guest"]
+        assert (await manager.call_tool("guest__t")).text == "{}"
+        assert (guest.starts, new.starts) == (1, 1)
+    async with managed() as manager:
+        await started(manager)
+        assert list(manager.status()) == ["new", "by hand"]
+
+
+async def _arrives(manager: MCPManager, name: str) -> None:
+    with trio.fail_after(15), manager.events.subscribe(since=0) as events:
+        while name not in manager.status():
+            await anext(events)
+    await until(manager, name, _S.CONNECTED)
+
+
+async def test_a_guest_is_switched_and_removed_without_being_saved(file: Path) -> None:
+    guest = FakeServer().tool("t")
+    async with managed(guests=[config(guest, "guest")]) as manager:
+        await started(manager)
+        assert (await manager.disable("guest")).status is _S.DISABLED
+        assert (await manager.enable("guest")).status is _S.CONNECTED
+        await manager.remove("guest")
+        assert manager.status() == {}
+        assert not await trio.Path(file).exists()
+    assert guest.alive() == []
+
+
+async def test_a_guest_that_is_edited_is_saved_whole(file: Path) -> None:
+    guest = FakeServer().tool("t")
+    async with managed(guests=[config(guest, "guest")]) as manager:
+        await started(manager)
+        row = await manager.update("guest", {"description": "mine now"})
+        assert (row.description, row.generation) == ("mine now", 1)
+        assert entry(file, "guest") == {**entry(file, "guest"), **guest.config(), "description": "mine now"}
+        assert guest.starts == 1
+        # It stands in the file, so that it goes with its entry.
+        write(file, {})
+        with trio.fail_after(15), manager.events.subscribe() as events:
+            while "guest" in manager.status():
+                await anext(events)
+    assert guest.alive() == []

@@ -100,16 +100,16 @@ class _Worker:
                 # In a thread, because for a moment it waits to learn the process of a worker that has just begun.
                 await trio.to_thread.run_sync(held.enter_context, hold_worker_lock())
             document = await trio.to_thread.run_sync(load_document)
-            configs = self._choose(document)
+            guests = self._guests(document)
             if self._stop.is_set():
                 return
-            async with open_manager(configs, read_only=self._options.read_only) as manager:
+            async with open_manager(guests=guests, read_only=self._options.read_only) as manager:
                 await root.start(self._log.follow, manager.events, lambda: manager.status().values())
-                await self._serve(manager, document, held, demo=configs is not None)
+                await self._serve(manager, document, held, demo=bool(guests))
         self._log.say("stopped")
 
-    def _choose(self, document: ConfigDocument) -> list[MCPServerConfig] | None:
-        """The demo server where nothing is configured and it is wanted; else ``None``, for what is configured."""
+    def _guests(self, document: ConfigDocument) -> list[MCPServerConfig]:
+        """The demo server, where nothing is configured and it is wanted."""
         if document.error is not None:
             self._log.say(document.error.message, level="error")
         for warning in document.warnings:
@@ -118,7 +118,7 @@ class _Worker:
             self._log.say(error.message, level="warning", server=name)
         configured = document.error is not None or document.servers or document.broken
         if configured or not self._options.demo_if_empty:
-            return None
+            return []
         return [MCPServerConfig.from_dict("demo", {"command": [sys.executable, "-m", "openprogram_mcp.demo"]})]
 
     async def _serve(self, manager: MCPManager, document: ConfigDocument, held: ExitStack, *, demo: bool) -> None:

@@ -45,6 +45,7 @@ class Edits:
         environ: The variables that it may refer to.
         sign_ins: Forgets those of servers that are removed.
         wants: Whether a server of this name, which somebody has put into the file, is to live here.
+        guests: Servers that live here and do not stand in the file, by name. One that is edited is saved with that.
     """
 
     def __init__(
@@ -57,8 +58,10 @@ class Edits:
         *,
         saved: bool,
         wants: Callable[[str], bool],
+        guests: Collection[str] = (),
     ) -> None:
         self._wants = wants
+        self._guests = set(guests)
         self.permissions = Permissions(document.permissions, document.permission_default)
         self._file = ConfigFile(document, saved, self.follow)
         self._roster = roster
@@ -136,7 +139,8 @@ class Edits:
             client, before = self._roster.get(name), self.document.servers.get(name)
             if client is None and not self._stands(name):
                 raise self._roster.unknown(name)
-            new = self.document.with_server(change(before)).servers[name]
+            old = client.config if client is not None and name in self._guests else before
+            new = self.document.with_server(change(old)).servers[name]
 
             def changed(document: ConfigDocument) -> ConfigDocument:
                 self._expect(revision, name)
@@ -155,6 +159,7 @@ class Edits:
 
             async def save() -> None:
                 await self._save(changed, name)
+                self._guests.discard(name)
 
             await client.edit(new, self.expanded(new), save, force=force)
 
@@ -242,7 +247,11 @@ class Edits:
                 return document.without_server(name)
 
             gone = self.document.servers.get(name) if client is None else client.config
-            await self._save(removed, name)
+            if name in self._guests:
+                self._expect(revision, name)
+                self._guests.discard(name)
+            else:
+                await self._save(removed, name)
             if client is not None:
                 client.leave()
                 await client.ended.wait()
@@ -263,6 +272,9 @@ class Edits:
             return document.with_server(evolve(document.servers[name], enabled=enabled))
 
         async with self._alone_with(name):
+            if name in self._guests:
+                client.configure(evolve(client.config, enabled=enabled))
+                return
             document = await self._save(switched, name)
             client.configure(document.servers[name])
 
@@ -322,6 +334,11 @@ class Edits:
             config = document.servers.get(client.name)
             if client.name in self._unsaved or client.name in besides:
                 continue  # whether it may stand there is told when it is saved
+            if client.name in self._guests:
+                if config is None:
+                    continue
+                # Somebody has put it there: it is no guest any more.
+                self._guests.discard(client.name)
             if config is None:
                 if client.name not in document.broken:
                     client.leave()

@@ -67,6 +67,7 @@ class MCPManager(AuthCommands, SkillCommands):
         *,
         saved: bool,
         only: Collection[str] | None = None,
+        guests: Collection[MCPServerConfig] = (),
         owner: Instance,
         registry: ToolRegistry | None = None,
         environ: Mapping[str, str] | None = None,
@@ -112,9 +113,11 @@ class MCPManager(AuthCommands, SkillCommands):
             self._sign_ins,
             saved=saved,
             wants=lambda name: only is None or name in only,
+            guests=[config.name for config in guests],
         )
         self._lookup = Lookup(self._offer, self._roster, lambda: self.document)
         living = [config for config in document.servers.values() if only is None or config.name in only]
+        living += guests
         self._at_first = [config.name for config in living if config.enabled]
         for config in living:
             self._roster.begin(config)

@@ -30,6 +30,7 @@ async def open_manager(
     configs: Iterable[MCPServerConfig] | Mapping[str, Mapping[str, Any]] | None = None,
     *,
     only: Collection[str] | None = None,
+    guests: Collection[MCPServerConfig] = (),
     state_dir: str | Path | None = None,
     registry: ToolRegistry | None = None,
     environ: Mapping[str, str] | None = None,
@@ -46,6 +47,8 @@ async def open_manager(
         configs: The servers, as objects or as they stand in the file, by name; without it, those of the saved
             configuration. What is given here is never saved.
         only: Of these servers, let only those of these names live; the others are not there.
+        guests: Servers that live here too, beside those of the saved configuration, and are not saved unless somebody
+            edits them.
         state_dir: The state directory, instead of the usual one.
         registry: Where the tools are offered; a new one without it.
         environ: The variables for ``${VAR}`` and for the servers' processes, instead of our own.
@@ -64,6 +67,7 @@ async def open_manager(
             configs,
             ending,
             only=only,
+            guests=guests,
             state_dir=state_dir,
             registry=registry,
             environ=environ,
@@ -80,6 +84,7 @@ async def _opened(
     ending: trio.CancelScope,
     *,
     only: Collection[str] | None,
+    guests: Collection[MCPServerConfig],
     state_dir: str | Path | None,
     registry: ToolRegistry | None,
     environ: Mapping[str, str] | None,
@@ -91,13 +96,14 @@ async def _opened(
     document = await trio.to_thread.run_sync(load_document, path) if configs is None else _in_memory(configs, path)
     instances = path.with_name("instances")
     # Where there is nothing to start, nothing is written either.
-    known = bool(document.servers) or await trio.Path(path.parent).exists()
+    known = bool(document.servers or guests) or await trio.Path(path.parent).exists()
     owner = await trio.to_thread.run_sync(Instance.claim, instances if known else None)
     manager = MCPManager(
         document,
         saved=configs is None,
         owner=owner,
         only=only,
+        guests=guests,
         registry=registry,
         environ=environ,
         read_only=read_only,
