@@ -8,7 +8,6 @@ A façade over the rooms behind it: the servers' lives (``_roster``), their tool
 from __future__ import annotations
 
 import logging
-import math
 import os
 from collections.abc import Collection, Mapping, Sequence
 from itertools import count
@@ -32,7 +31,6 @@ from ..errors import (
     OpenProgramMCPError,
     ReadOnly,
     StorageError,
-    TimedOut,
 )
 from ..events import EventBus, ServerLog, StartupComplete
 from ..permissions import Action
@@ -41,6 +39,7 @@ from ..status import ProcessCount, ServerState, ServerStatus
 from ..transports._ownership import Instance
 from ._auth_commands import AuthCommands
 from ._edits import Edits
+from ._host_calls import call_local
 from ._lookup import Lookup
 from ._offer import Offer
 from ._roster import Roster
@@ -264,7 +263,7 @@ class MCPManager(AuthCommands, SkillCommands):
         remote, client = self._offer.remote(found), self._roster.get(found.server or "")
         if remote is None or client is None:
             self._edits.permissions.check(found.name, found.server or "")
-            return await _call_local(found, given, timeout, on_progress, call_id)
+            return await call_local(found, given, timeout, on_progress, call_id)
         return await client.call_tool(Call(remote, given, call_id or _call_id(), found.name, timeout, on_progress))
 
     async def _run_for_model(
@@ -577,20 +576,6 @@ class MCPManager(AuthCommands, SkillCommands):
             cancelled=(*gone, *down),
             needs_auth=tuple(row.name for row in rows if row.status in _NEEDS_SIGN_IN),
         )
-
-
-async def _call_local(
-    tool: AgentTool,
-    arguments: dict[str, Any],
-    timeout: float | None,
-    on_progress: OnProgress | None,
-    call_id: str | None,
-) -> AgentToolResult:
-    """A function of the host's own: no server and no queue."""
-    seconds = math.inf if timeout is None else timeout
-    with trio.move_on_after(seconds):
-        return await tool.execute(arguments, call_id=call_id, on_update=on_progress)
-    raise TimedOut(f"{tool.name} did not come to an end within {seconds:g} s", budget="call", seconds=seconds)
 
 
 _call_numbers = count(1)
